@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.names import natural_order
 from conformesh.files.input_forms import PREDICTION, SCALE
 from conformesh.files.labelled import LABELLED_FILE, extract_labelled
 from conformesh.files.output_files import OUTPUT_FILE, OutputFile, extract_outputs
@@ -62,21 +63,25 @@ def read_device_outputs(source: str, *, layout: FileLayout, adaptation: Adaptati
     return LabelledOutputs(replace(made, classes=classes), found.name, adaptation)
 
 
-def read_new_outputs(source: str, result: Result, layout: FileLayout) -> tuple[OutputFile, NDArray[Any]]:
+def read_new_outputs(
+    source: str, result: Result, layout: FileLayout, device: str | None
+) -> tuple[OutputFile, NDArray[Any]]:
     """Read outputs for predictions of a result with adapted scores; return them also in the shape that it wants."""
     table = read_table(source, OUTPUT_FILE, layout=layout)
     adapt = _adaptation(result)
     found = extract_outputs(table, layout, **_reading(adapt, table, layout, result))
+    _check_devices(found, device)
     return found, _in_shape(adapt, found)
 
 
 def read_labelled_outputs(
-    source: str, labels: str | None, result: Result, layout: FileLayout
+    source: str, labels: str | None, result: Result, layout: FileLayout, device: str | None
 ) -> tuple[OutputFile, NDArray[Any], NDArray[Any]]:
     """Read outputs and labels for an evaluation; return the outputs also in the shape that the result wants."""
     table = read_table(source, LABELLED_FILE, layout=layout)
     adapt = _adaptation(result)
     found, truth = extract_labelled(table, labels, layout, **_reading(adapt, table, layout, result))
+    _check_devices(found, device)
     return found, _in_shape(adapt, found), _as_classes(result, truth)
 
 
@@ -123,6 +128,21 @@ def with_rows(result: Result, where: str, source: str | None, device: str | None
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _check_devices(found: OutputFile, device: str | None) -> None:
+    """Refuse rows that name no device, or another one than is to predict: nothing is guaranteed for them."""
+    if found.devices is None and device is None:
+        raise ValueError(
+            f"{found.name}: adapted scores belong to a device: give --device NAME, or a column `device` (or "
+            "--device-column) that says which device each row is from"
+        )
+    others = natural_order({*(found.devices or ())} - {device})
+    if device is not None and others:
+        raise ValueError(
+            f"{found.name}: has rows of device {others[0]!r}, and --device {device} predicts for its own examples "
+            "only; leave --device out, so that each row is predicted by its own device, or take these rows out"
+        )
 
 
 def _adaptation(result: Result) -> Adaptation:

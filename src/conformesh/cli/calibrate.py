@@ -31,7 +31,7 @@ from conformesh.scores import Score
         options.method_option(),
         options.seed_option(
             "Seed of the topology and, where it has one, of the method, both 0 by default; of the scores that "
-            "--group-rule regression draws, by default fresh and recorded in the result.",
+            "--group-rule regression and the rows that --adapt draw, by default fresh and recorded in the result.",
             default=None,
         ),
         options.engine_option(),

@@ -110,7 +110,7 @@ def evaluate(
 
         refuse_score(saved, score)
         saved = with_rows(saved, result, rows, device, table)
-        read, values, truth = read_labelled_outputs(outputs, labels, saved, table)
+        read, values, truth = read_labelled_outputs(outputs, labels, saved, table, device)
         classes = read.labels if saved.guarantee.adapt.task == "classification" else None
         how: dict[str, Any] = {}
     else:

@@ -98,7 +98,7 @@ def predict(
         refuse_score(saved, score)
         saved = with_rows(saved, result, rows, device, table)
         kind = saved.guarantee.adapt
-        outputs, values = read_new_outputs(probabilities, saved, table)
+        outputs, values = read_new_outputs(probabilities, saved, table, device)
         how: dict[str, Any] = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
     else:
         kind = _loss(saved, score) or score_of_result(saved, score, seed)
