@@ -94,7 +94,11 @@ class MethodRun:
         How overlapping groups are covered, in which order, and which combinations may occur, with the number of scores
         expected of each.
     seed
-        Of the draw that regression over many groups makes.
+        Of the draw that regression over many groups makes, and of the rows that devices hide with adapted scores.
+    mesh_mode
+        On a mesh of nodes: "rounds" or "asynchronous".
+    online
+        Whether nodes of a mesh move the threshold as labels arrive.
     """
 
     method: str = "e-dcp"
@@ -109,6 +113,8 @@ class MethodRun:
     group_order: Sequence[str] | None = None
     group_atoms: Mapping[Atom, int] = field(default_factory=dict)
     seed: int = 0
+    mesh_mode: str | None = None
+    online: bool = False
 
     @cached_property
     def chosen_options(self) -> Any:
@@ -310,6 +316,25 @@ REFUSALS: tuple[_Refusal, ...] = (
         "leave faults out",
     ),
     _Refusal(
+        "adapt x asynchronous mode",
+        lambda g, r, k: g.adapt is not None and r.mesh_mode == "asynchronous",
+        "adapted scores need exact counts of all devices, and in asynchronous mode a result may be about the devices "
+        "that have reported so far",
+        "use mode 'rounds', or leave adapt out",
+    ),
+    _Refusal(
+        "adapt x private mesh",
+        lambda g, r, k: g.adapt is not None and r.mesh_mode is not None and get_method(r.method).private,
+        "a private mesh counts every score of an epoch once, and adapted scores of all rows change with each new row",
+        "use method 'e-dcp', or leave adapt out",
+    ),
+    _Refusal(
+        "adapt x online",
+        lambda g, r, k: g.adapt is not None and r.online,
+        "online learning moves one threshold, and adapted scores have a limit of their own for every label",
+        "leave [online] out, or adapt",
+    ),
+    _Refusal(
         "weights x methods",
         lambda g, r, k: g.weighting is not None and _accepted_weights(g, r) != "scores",
         "this method counts every score of a device alike, and a shift gives each score a weight",
@@ -506,7 +531,8 @@ def _adapted_on_device(
     block = replace(blank, sizes=agreed.rows)
     outcome = yield from run_without_server(block, adapted_answers(block, asked, run, sealed=False))
     places, digests = _hidden_and_digests(rows, hidden)
-    return replace(outcome, adapted=structs.replace(outcome.adapted, hidden=places, digests=digests))
+    facts = structs.replace(outcome.adapted, hidden=places, digests=digests)
+    return replace(outcome, adapted=facts, device_rows=_rows_by_device(rows))
 
 
 def _adapted_run(
