@@ -25,6 +25,8 @@ from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import (
     AUTO,
     DEFAULT_REQUIREMENT,
+    DEVICE_MIXTURES,
+    OWN,
     Alpha,
     Requirement,
     as_level_list,
@@ -33,7 +35,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
-from conformesh.pipeline.adapted import OWN, AdaptedRun, adapted_answers, device_rows, draw_hidden_rows
+from conformesh.pipeline.adapted import AdaptedRun, adapted_answers, device_rows, draw_hidden_rows
 from conformesh.pipeline.assembly import add_answers_to_result, refuse_nan_thresholds
 from conformesh.pipeline.problems import (
     LocalRows,
@@ -158,6 +160,10 @@ def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
 
 def _adapts_with(guarantee: Guarantee, *others: Any) -> bool:
     return guarantee.adapt is not None and any(other is not None for other in others)
+
+
+def _is_by_device(guarantee: Guarantee) -> bool:
+    return guarantee.mixture.kind in DEVICE_MIXTURES
 
 
 _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for each group
@@ -333,6 +339,39 @@ REFUSALS: tuple[_Refusal, ...] = (
         lambda g, r, k: g.adapt is not None and r.online,
         "online learning moves one threshold, and adapted scores have a limit of their own for every label",
         "leave [online] out, or adapt",
+    ),
+    _Refusal(
+        "own x methods",
+        lambda g, r, k: _is_by_device(g) and r.method not in ("e-dcp", "local"),
+        "each device is covered by itself with a rank among its own scores, and this method looks for a rank among "
+        "those of all devices",
+        "use method 'e-dcp', or leave mixture out",
+    ),
+    _Refusal(
+        "own x rank_rule",
+        lambda g, r, k: _is_by_device(g) and r.method != "local" and g.rank_rule != AUTO,
+        "each device by itself has the rank of ordinary split conformal prediction, ceil((1 - alpha)(n_k + 1)), which "
+        "no other rule improves",
+        "leave rank_rule out",
+    ),
+    _Refusal(
+        "own x pac_confidence",
+        lambda g, r, k: _is_by_device(g) and g.pac_confidence is not None,
+        "the guarantee of each device is an average over draws of its scores, and pac_confidence is proven for the "
+        "pooled scores of a mixture",
+        "leave pac_confidence out, or calibrate each device on its own",
+    ),
+    _Refusal(
+        "own x weights, centres or losses",
+        lambda g, r, k: _is_by_device(g) and (g.weighting or g.centres or g.loss) is not None,
+        "each device counts its own scores, all alike, and a shift, a centre or a loss gives each of them a weight",
+        "calibrate each device on its own, as a network of one device",
+    ),
+    _Refusal(
+        "own x seq or regression",
+        lambda g, r, k: _is_by_device(g) and r.group_rule in _STRATEGIES,
+        "group rules seq and regression find thresholds that all devices share",
+        "use group_rule='atoms' or 'max'",
     ),
     _Refusal(
         "weights x methods",
@@ -558,11 +597,11 @@ def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, g
     """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
 
     A method that keeps the guarantee of its paper, and the ghost rule, treat each group as if it were alone. So does
-    pac_confidence, which is allowed with groups on one device only.
+    pac_confidence, which is allowed with groups on one device only, and a device that is covered by itself.
     """
     if guarantee.centres is not None or guarantee.weighting is not None:
         return True
-    if kept != asked or guarantee.pac_confidence is not None:
+    if kept != asked or guarantee.pac_confidence is not None or kept.mixture in DEVICE_MIXTURES:
         return False
     return grouping is not None or asked.rank_rule != "ghost"
 
