@@ -21,6 +21,7 @@ OUTPUTS = [RNG.dirichlet(np.ones(3), n) for n in SIZES]
 LABELS = [RNG.choice([k % 3, (k + 1) % 3], n) for k, n in enumerate(SIZES)]
 GROUPS = [[("young", "old")[int(one)] for one in RNG.integers(2, size=n)] for n in SIZES]
 NEW = RNG.dirichlet(np.ones(3), 20)
+pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "ignore::conformesh.TooFewScores")
 PRIOR = {"adapt": "prior", "output_columns": CLASSES}
 
 
