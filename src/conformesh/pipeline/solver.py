@@ -58,6 +58,7 @@ from conformesh.protocols.size_agreement import exchange_counts, run_without_ser
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
+from conformesh.scores.adapt.base import FULL
 from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
@@ -311,9 +312,16 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "adapt x methods",
-        lambda g, r, k: g.adapt is not None and r.method != "e-dcp",
+        lambda g, r, k: g.adapt is not None and r.method not in ("e-dcp", "p-dcp"),
         "a device needs the pooled scores around the threshold with exact counts, and this method does not find them",
         "use method 'e-dcp', or 'p-dcp' without epsilon",
+    ),
+    _Refusal(
+        "adapt with a full window x p-dcp",
+        lambda g, r, k: g.adapt is not None and r.method == "p-dcp" and g.adapt.window == FULL,
+        "a full window is as wide as the rows of the largest device, whose number p-dcp hides",
+        "give a number, such as adapt.Prior(window=16); twice the most rows that a device may have, and 8 more, decide "
+        "as much as a full window",
     ),
     _Refusal(
         "adapt x faults",
