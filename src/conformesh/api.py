@@ -431,6 +431,10 @@ def control(
     for name, value in (("grid", grid), ("testing", testing), ("objective", objective)):
         if value is not None:
             raise ValueError(f"{name}= is for losses that may rise with lambda; use it with monotone=False")
+    if guarantee.loss is not None and not getattr(guarantee.loss.loss, "monotone", True):
+        raise ValueError(
+            f"loss {guarantee.loss.loss.name!r} rises and falls with lambda: test a grid of lambdas with monotone=False"
+        )
     if isinstance(bound, Mapping):
         raise TypeError("bound must be one number, the largest loss possible; a dict is for several risks")
     network, ids = read_network(network, engine)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformesh import Network, Result, calibrate, p_values
+from conformesh import Network, Result, calibrate, control, p_values
 from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Sides
 from conformesh.kernels import ranks
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -634,6 +634,12 @@ def solved(table, **more):
     return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
+def tested(**more):
+    """Return a call that tests a grid of lambdas."""
+    losses = [np.zeros((2, 1))] * 3
+    return lambda: control(losses, Network.complete(3), monotone=False, pac_confidence=0.9, grid=[1.0], **more)
+
+
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
 TRIGGERS = {
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
@@ -653,6 +659,11 @@ TRIGGERS = {
     "max x epsilon": asked_for(Cell("max", method="p-dcp"), options=EPSILON),
     "ghost x groups": asked_for(Cell("disjoint"), rank_rule="ghost"),
     "ghost x weights, centres, pac_confidence or overlapping groups": asked_for(Cell(centres=True), rank_rule="ghost"),
+    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
+    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x ghost": tested(rank_rule="ghost"),
+    "non-monotone losses x methods": tested(method="p-dcp"),
+    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
     "weights x methods": asked_for(Cell("", "tests", method="q-dcp")),
     "centres x methods": asked_for(Cell(centres=True, method="fcp")),
 }

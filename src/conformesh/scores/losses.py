@@ -343,11 +343,14 @@ class Loss(ABC):
         As of a `Score`: what is predicted, and whether outputs are probabilities or any numbers ("logits").
     summary
         One line for tables and help pages.
+    monotone
+        Whether it never rises with lambda; if not, ``control(..., monotone=False)`` tests it on a grid.
     """
 
     name: ClassVar[str]
     task: ClassVar[Task] = "classification"
     summary: ClassVar[str]
+    monotone: ClassVar[bool] = True
 
     @property
     def reads(self) -> str:
@@ -646,6 +649,7 @@ class ErrorAmongAnswered(WrongAndAnswered):
 
     name: ClassVar[str] = "error-among-answered"
     summary: ClassVar[str] = "error rate among the answers given (selective risk); needs `monotone=False`"
+    monotone: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         exact_alpha(self.level, "level")
