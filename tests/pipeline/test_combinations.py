@@ -642,6 +642,11 @@ def tested(**more):
 
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
 TRIGGERS = {
+    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
+    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x ghost": tested(rank_rule="ghost"),
+    "non-monotone losses x methods": tested(method="p-dcp"),
+    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(
         Cell("seq", pac=True), random_items(np.random.default_rng(0), [9]), Asked()
@@ -659,11 +664,6 @@ TRIGGERS = {
     "max x epsilon": asked_for(Cell("max", method="p-dcp"), options=EPSILON),
     "ghost x groups": asked_for(Cell("disjoint"), rank_rule="ghost"),
     "ghost x weights, centres, pac_confidence or overlapping groups": asked_for(Cell(centres=True), rank_rule="ghost"),
-    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
-    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
-    "non-monotone losses x ghost": tested(rank_rule="ghost"),
-    "non-monotone losses x methods": tested(method="p-dcp"),
-    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
     "weights x methods": asked_for(Cell("", "tests", method="q-dcp")),
     "centres x methods": asked_for(Cell(centres=True, method="fcp")),
 }

@@ -67,6 +67,6 @@ TESTINGS: dict[str, Testing] = {
     "holm": Testing(
         _holm,
         lambda delta, many: delta / many,
-        "lambdas in any order; the smallest p-value must be at most delta divided by their number (Holm 1979)",
+        "lambdas in any order; the smallest p-value must be at most delta divided by their number ([Holm1979])",
     ),
 }

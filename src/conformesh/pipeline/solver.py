@@ -169,6 +169,40 @@ _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for
 # options of one method alone is refused by that method.
 REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
+        "non-monotone losses x groups",
+        lambda g, r, k: bool(r.testing) and (g.groups is not None or r.group_rule is not None),
+        "groups do not go with monotone=False: which part of a group's new examples comes from which device is "
+        "unknown, so how many items of a group there are is itself a draw",
+        "leave groups out, or call control once for each group, with its items alone and an equal part of "
+        "1 - pac_confidence",
+    ),
+    _Refusal(
+        "non-monotone losses x weights or centres",
+        lambda g, r, k: bool(r.testing) and (g.weighting is not None or g.centres is not None),
+        "weights and centres do not go with monotone=False: its p-values are proven for items that count as the "
+        "mixture of devices says",
+        "leave the weights or centres out, or use monotone=True for losses that never rise with lambda",
+    ),
+    _Refusal(
+        "non-monotone losses x ghost",
+        lambda g, r, k: bool(r.testing) and g.rank_rule != AUTO,
+        "rank_rule belongs to ranks, and monotone=False computes p-values of sums of losses",
+        "leave rank_rule out",
+    ),
+    _Refusal(
+        "non-monotone losses x methods",
+        lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
+        "monotone=False needs exact sums of losses over all devices, which this method does not form: without noise "
+        "they say more than a private run may, and p-values for noisy sums are not proven",
+        "use method 'e-dcp'",
+    ),
+    _Refusal(
+        "non-monotone losses x faults",
+        lambda g, r, k: bool(r.testing) and r.faults is not None,
+        "monotone=False needs exact sums of the losses of all devices",
+        "leave faults out",
+    ),
+    _Refusal(
         "pac_confidence x groups",
         lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
         "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
@@ -267,40 +301,6 @@ REFUSALS: tuple[_Refusal, ...] = (
         "rank_rule='ghost' counts scores that weigh alike, one imagined score per device, on average over draws of the "
         "scores",
         "with weights, or with pac_confidence, use rank_rule='auto'",
-    ),
-    _Refusal(
-        "non-monotone losses x groups",
-        lambda g, r, k: bool(r.testing) and (g.groups is not None or r.group_rule is not None),
-        "groups do not go with monotone=False: which part of a group's new examples comes from which device is "
-        "unknown, so how many items of a group there are is itself a draw",
-        "leave groups out, or call control once for each group, with its items alone and an equal part of "
-        "1 - pac_confidence",
-    ),
-    _Refusal(
-        "non-monotone losses x weights or centres",
-        lambda g, r, k: bool(r.testing) and (g.weighting is not None or g.centres is not None),
-        "weights and centres do not go with monotone=False: its p-values are proven for items that count as the "
-        "mixture of devices says",
-        "leave the weights or centres out, or use monotone=True for losses that never rise with lambda",
-    ),
-    _Refusal(
-        "non-monotone losses x ghost",
-        lambda g, r, k: bool(r.testing) and g.rank_rule != AUTO,
-        "rank_rule belongs to ranks, and monotone=False computes p-values of sums of losses",
-        "leave rank_rule out",
-    ),
-    _Refusal(
-        "non-monotone losses x methods",
-        lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
-        "monotone=False needs exact sums of losses over all devices, which this method does not form: without noise "
-        "they say more than a private run may, and p-values for noisy sums are not proven",
-        "use method 'e-dcp'",
-    ),
-    _Refusal(
-        "non-monotone losses x faults",
-        lambda g, r, k: bool(r.testing) and r.faults is not None,
-        "monotone=False needs exact sums of the losses of all devices",
-        "leave faults out",
     ),
     _Refusal(
         "adapt x seq or regression",
