@@ -386,7 +386,7 @@ def control(
     >>> steps = [kind(p, y) for p, y in answers]
     >>> tests = control(steps, "torus", 0.3, monotone=False, pac_confidence=0.9, grid=grid, loss=kind)
     >>> tests.threshold, tests.certified.tolist()
-    (0.7, [True, True, True, False])
+    (0.5, [True, True, True, True, True, False, False])
     """
     check_keywords("control", method, options)
     roles = ColumnRoles(columns)
