@@ -73,9 +73,7 @@ def largest_thresholds(block: Block, samples: WeightedScores) -> GatheringProtoc
     ranks = _own_ranks(block)[block.rows]
     found = np.asarray((yield from agreed_maximum(samples.at_rank(ranks), block)), dtype=np.float64)
     everybody = np.arange(block.devices)
-    return Answers(
-        found, _certificates(block, samples, ranks, found, everybody, ""), facts={"found_by": "maximum"}
-    )
+    return Answers(found, _certificates(block, samples, ranks, found, everybody, ""), facts={"found_by": "maximum"})
 
 
 def _own_ranks(block: Block) -> Ints:
