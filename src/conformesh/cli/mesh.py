@@ -81,7 +81,7 @@ def mesh() -> None:
         "A file with device and score, or with --adapt of labelled outputs, spread over the folders.",
         type=SOURCE,
     ),
-    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.guarantee_options("alpha", "mixture", "mixture_bound", "rank_rule", "pac_confidence"),
     options.run_options(
         options.method_option(),
         options.seed_option("Seed of the topology and of the method."),
@@ -179,6 +179,8 @@ def init(
 def _settings(requirement: Requirement, score: Score | None, changes: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a guarantee and a score, and those of ``--set``."""
     found: dict[str, Any] = {"mixture": requirement.mixture, "rank_rule": requirement.rank_rule}
+    if requirement.mixture_bound is not None:
+        found["mixture_bound"] = str(requirement.mixture_bound)
     if requirement.pac_confidence is not None:
         found["pac_confidence"] = str(requirement.pac_confidence)
     if requirement.shares is not None:

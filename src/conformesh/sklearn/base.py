@@ -70,6 +70,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     method: str
     network: Any
     mixture: Any
+    mixture_bound: Any
     rank_rule: str
     pac_confidence: Any
     adapt: Any
@@ -273,7 +274,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 raise TypeError(f"{name}: options: {key!r} belongs to rows; give it to calibrate(X, y, ...)")
         # All of it is kept, so that another level is found in the same way even if parameters have changed since.
         asked |= {"method": self.method, "mixture": self.mixture, "rank_rule": self.rank_rule}
-        return asked if self.pac_confidence is None else asked | {"pac_confidence": self.pac_confidence}
+        further = {"mixture_bound": self.mixture_bound, "pac_confidence": self.pac_confidence}
+        return asked | {name: value for name, value in further.items() if value is not None}
 
     def _fitted_result(self, who: str) -> Result:
         """Return the result, or say that there is none."""

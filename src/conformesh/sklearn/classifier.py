@@ -66,9 +66,9 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         Who talks to whom, where `calibrate` is not told: a `Network`, a NetworkX graph or the name of a topology. None:
         a torus, or a cycle where the number of devices has no two factors. With the method `e-dcp` it decides what
         agreeing costs, never the threshold.
-    mixture, rank_rule, pac_confidence
-        Which devices new rows come from, how many scores must be covered, and whether coverage holds for this draw of
-        the calibration rows with some probability; as in `conformesh.calibrate`.
+    mixture, mixture_bound, rank_rule, pac_confidence
+        Which devices new rows come from, by how much that may differ, how many scores must be covered, and whether
+        coverage holds for this draw of the calibration rows with some probability; as in `conformesh.calibrate`.
     adapt
         Scores that learn from a device's own rows: "prior", which learns which classes a device has, or an object such
         as ``conformesh.adapt.Prior(strength=10)``. `predict_set` then needs `devices`. A model that `fit` trains tells
@@ -127,6 +127,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         method: str = "e-dcp",
         network: Any = None,
         mixture: Any = "sizes",
+        mixture_bound: Alpha | None = None,
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
         adapt: Any = None,
@@ -145,6 +146,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self.method = method
         self.network = network
         self.mixture = mixture
+        self.mixture_bound = mixture_bound
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
         self.adapt = adapt
@@ -211,7 +213,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
             Return the classes of each set instead, a tuple for each row.
         devices
             The device of every row, or the column that names it, for methods that end with a threshold per device
-            (`local`, `q-dcp`). By default the threshold that is valid on every device.
+            (`local`, `q-dcp`), or mixture "own". By default the threshold that is valid on every device.
         groups
             The groups of every row, or the column that names them, where `calibrate` was given groups.
         sample_weight
