@@ -19,13 +19,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.common.names import natural_order
 from conformesh.common.notes import emit_note
+from conformesh.files.json_numbers import as_number
 from conformesh.files.memberships import EVERYONE, Memberships
+from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import OWN, RankRule
 from conformesh.results.evaluation import DeviceCoverage, coverage_by_device
 from conformesh.results.window import Window
@@ -69,7 +71,7 @@ class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     columns: int
-    choices: tuple[tuple[float, ...], ...]
+    choices: tuple[tuple[Number, ...], ...]
     losses: tuple[int, ...]
     counts: tuple[int, ...]
     shared: tuple[int, ...]
@@ -78,6 +80,11 @@ class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
     weights: dict[str, int]
     missing: Fraction = Fraction(0)
     rounded: bool = False
+
+    def __post_init__(self) -> None:
+        if any(isinstance(value, str) for setting in self.choices for value in setting):  # a file has words for these
+            choices = tuple(tuple(as_number(value, "choices") for value in setting) for setting in self.choices)
+            structs.force_setattr(self, "choices", choices)
 
 
 class DeviceRows(NamedTuple):
