@@ -450,7 +450,7 @@ def outputs_of_one_device(
     if missing := [name for name in ("label", *wanted) if name not in known]:
         raise ValueError(
             f"device {device}: a frame of outputs must have the columns 'label', {', '.join(map(repr, wanted[:8]))}, "
-            f"got {', '.join(known[:8])}; {missing[0]!r} is missing: rename its columns, or give a pair (outputs, labels)"
+            f"got {', '.join(known[:8])}; {missing[0]!r} is missing: rename columns, or give (outputs, labels)"
         )
     each = [as_array(frame[name], f"column {name!r}") for name in ("label", *wanted)]
     if roles.device in known:
