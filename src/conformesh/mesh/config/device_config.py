@@ -120,6 +120,7 @@ class DeviceConfig:
                 )
         if self.is_private:
             _check_privacy(self, chosen)
+        _check_time_uniform(self)
         _check_parts(self)
         if self.scores.score is None and self.scores.score_options:
             raise ValueError(f"score_options {', '.join(self.scores.score_options)} need a score that they belong to")
@@ -192,6 +193,7 @@ class DeviceConfig:
             mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
+            time_uniform=asked.time_uniform,
         )
 
     @property
@@ -199,7 +201,12 @@ class DeviceConfig:
         given = self.guarantee
         if bool(given.shares) != (given.mixture == GIVEN):
             raise ValueError(f"shares by device go with mixture = {GIVEN!r}, and with no other, got {given.mixture!r}")
-        asked = make_requirement(given.shares or given.mixture, given.rank_rule, given.pac_confidence)
+        # A mesh computes thresholds again whenever scores change, so a confidence holds at all looks unless the
+        # operator says that there is one.
+        always = given.pac_confidence is not None if given.time_uniform is None else given.time_uniform
+        asked = make_requirement(
+            given.shares or given.mixture, given.rank_rule, given.pac_confidence, time_uniform=always
+        )
         check_shares(asked, self.devices)
         return asked
 
@@ -359,6 +366,44 @@ def _check_privacy(config: DeviceConfig, options: Any) -> None:
         )
 
 
+def _check_time_uniform(config: DeviceConfig) -> None:
+    """Refuse a confidence at all looks where the devices that thresholds are about, or their shares, may change."""
+    guarantee = config.chosen_guarantee
+    if not guarantee.time_uniform:
+        return
+    refused = [
+        (
+            config.run.mode == "asynchronous",
+            "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the devices "
+            "that have reported so far; use mode 'rounds'",
+        ),
+        (
+            config.run.on_lost == "continue",
+            "time_uniform needs a mixture that is fixed in advance, and with on_lost 'continue' a lost device changes it; "
+            "use on_lost 'fail'",
+        ),
+    ]
+    problem = next((words for applies, words in refused if applies), "")
+    try:
+        _refuse_unproven(config)
+    except ValueError as found:
+        problem = problem or str(found)
+    if problem:
+        raise ValueError(
+            f"{problem}. A mesh with pac_confidence has time_uniform by default, because devices calibrate again "
+            "whenever scores change; guarantee.time_uniform = false (--no-time-uniform) leaves it out"
+        )
+
+
+def _refuse_unproven(config: DeviceConfig) -> None:
+    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
+        MethodRun,
+        refuse_unproven,
+    )
+
+    refuse_unproven(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+
+
 def _check_parts(config: DeviceConfig) -> None:
     """Refuse levels, groups, sides and weights that do not fit together, or that the mode or the method cannot have."""
     if config.guarantee.alphas and exact_alpha(config.guarantee.alpha) not in map(exact_alpha, config.guarantee.alphas):
@@ -379,12 +424,7 @@ def _check_parts(config: DeviceConfig) -> None:
         )
     if config.online:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
-    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
-        MethodRun,
-        refuse_unproven,
-    )
-
-    refuse_unproven(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+    _refuse_unproven(config)
 
 
 # 64 bits of a hash suffice in the agreement: it finds mistakes. Against forgery rosters and entries are signed.
