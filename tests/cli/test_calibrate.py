@@ -33,6 +33,7 @@ CERTIFICATE = {
     "rule",
     "weight",
     "pac_confidence",
+    "time_uniform",
     "bound",
     "test",
     "losses",

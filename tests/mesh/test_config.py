@@ -96,7 +96,7 @@ def test_a_device_knows_its_place():
         ({"mixture": "sizes", "rank_rule": "auto"}, set()),
         ({"mixture": "equal"}, {"requirement"}),
         ({"rank_rule": "swap"}, {"requirement"}),
-        ({"pac_confidence": "0.95"}, {"requirement"}),
+        ({"pac_confidence": "0.95", "time_uniform": False}, {"requirement"}),
         ({"mixture": "given", "shares": dict.fromkeys(NAMES, "1")}, {"requirement", "shares"}),
         ({"options": {"width": 3}}, {"option width"}),
         ({"score": "lac"}, {"score"}),

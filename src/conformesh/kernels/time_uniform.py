@@ -26,8 +26,8 @@ from conformesh.common.array_types import Ints
 
 # The mixing distribution is a beta distribution with mean p. Its parameters add up to what it is worth in scores: at
 # most 50 of them, and at most 5 expected misses, 5 / alpha. Few misses keep the first useful look early where alpha is
-# large, few scores where it is small: with 50 scores at any alpha from .01 to .1 it needs 1.2 to 2.2 times as many
-# scores as one calibration does. For alpha = 0.1 both bounds meet: Beta(45, 5).
+# large, few scores where it is small: for alpha from 0.01 to 0.5 it needs 1.2 to 2.3 times as many scores as one
+# calibration chosen in advance does. At alpha = 0.1 both bounds meet: Beta(45, 5).
 _MOST_SCORES, _MOST_MISSES = 50, 5
 # What float64 may get wrong in the logarithm of W, in nats: ten times what the logarithms of gamma functions of n can
 # lose, and the error of the incomplete beta function. W must exceed 1 / delta by this much.

@@ -34,6 +34,8 @@ CERTIFICATE_FACTS = (
     "epsilon",
     "assuming",
 )
+_RANK_FACTS = ("rank", "private", "about", "pac_confidence", "of", "byzantine")
+_SHARED_FACTS = ("about", "pac_confidence", "of", "byzantine", "weights", "assuming")
 _CERTIFIED_SIDES = ("lower side", "upper side", "both")
 _Fact = tuple[str, str]
 
@@ -198,7 +200,7 @@ def _answer_facts(result: Result) -> list[_Fact]:
     if result.controlled:
         lines.append(("mean loss", _losses(result, answer)))
     if {"rank", "mean loss", "private"} & {*said}:
-        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "byzantine") if name in said]
+        lines += [(name, said[name]) for name in _RANK_FACTS if name in said]
     if result.guarantee.weighting is not None:
         bound = result.guarantee.weighting.bound
         lines.append(("weights", f"at most {bound:g}: how much likelier a new example is, up to a factor"))
@@ -234,7 +236,7 @@ def _shared_facts(result: Result) -> list[_Fact]:
     lines = [(f"{result.what}s", pluralize(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
         lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
-    lines += [(name, said[name]) for name in ("about", "of", "byzantine", "weights", "assuming") if name in said]
+    lines += [(name, said[name]) for name in _SHARED_FACTS if name in said]
     return [*lines, *_recorded(result)]
 
 

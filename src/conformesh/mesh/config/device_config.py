@@ -374,13 +374,13 @@ def _check_time_uniform(config: DeviceConfig) -> None:
     refused = [
         (
             config.run.mode == "asynchronous",
-            "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the devices "
-            "that have reported so far; use mode 'rounds'",
+            "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the "
+            "devices that have reported so far; use mode 'rounds'",
         ),
         (
             config.run.on_lost == "continue",
-            "time_uniform needs a mixture that is fixed in advance, and with on_lost 'continue' a lost device changes it; "
-            "use on_lost 'fail'",
+            "time_uniform needs a mixture that is fixed in advance, and with on_lost 'continue' a lost device changes "
+            "it; use on_lost 'fail'",
         ),
     ]
     problem = next((words for applies, words in refused if applies), "")
