@@ -137,5 +137,5 @@ def test_numbers_out_of_proportion_are_refused():
 
 
 def test_a_requirement_at_all_looks_needs_a_confidence():
-    with pytest.raises(ValueError, match="no pac_confidence was given; add one, such as pac_confidence=0.95"):
+    with pytest.raises(ValueError, match=r"no pac_confidence was given; add one, such as pac_confidence=0\.95"):
         make_requirement("equal", time_uniform=True)
