@@ -635,6 +635,7 @@ def solved(table, **more):
 
 
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
+AT_ALL_LOOKS = {"pac_confidence": 0.9, "time_uniform": True}
 TRIGGERS = {
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(
@@ -643,6 +644,11 @@ TRIGGERS = {
     "pac_confidence x weights": asked_for(Cell("", "classes", pac=True)),
     "pac_confidence x centres": asked_for(Cell(centres=True, pac=True)),
     "pac_confidence x losses": solved(LOSSES, loss=LossBound(), pac_confidence=Fraction(9, 10)),
+    "time_uniform x sizes or paper": lambda: calibrate([[1.0], [2.0]], "chain", 0.1, **AT_ALL_LOOKS),
+    "time_uniform x groups": lambda: calibrate([[1.0]], "complete", 0.1, groups=[["a"]], **AT_ALL_LOOKS),
+    "time_uniform x private methods": lambda: calibrate(
+        [[1.0], [2.0]], "chain", 0.1, "p-dcp", mixture="equal", **AT_ALL_LOOKS
+    ),
     "sides x losses": solved(LOSSES, loss=LossBound(), sides=Sides()),
     "seq or regression x weights": asked_for(Cell("regression", "bound")),
     "seq or regression x centres": asked_for(Cell("seq", centres=True)),

@@ -194,7 +194,8 @@ def first_rows(
     fewest for its share allows. `local` are the places of the devices here among `ids`.
     """
     sizes = agreed.rows[:, 0]
-    given = mixture.shares  # None: equal, or one device
+    given = mixture.shares
+    assert given is not None or mixture.kind == "equal" or len(ids) == 1  # the mixtures that are fixed in advance
     per_step = scores_per_step([Fraction(1)] * len(ids) if given is None else [given[name] for name in ids])
     counts = steps_at_look(sizes, per_step) * np.array(per_step, dtype=np.int64)
     unused = int(sizes.sum() - counts.sum())
