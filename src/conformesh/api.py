@@ -28,6 +28,7 @@ from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
     Alpha,
+    Requirement,
     check_alpha,
     check_pac_confidence,
     exact_alpha,
@@ -451,6 +452,7 @@ def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None, time_un
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if not isinstance(time_uniform, bool):
         raise TypeError(f"time_uniform must be True or False, got {time_uniform!r}")
+    Requirement(pac_confidence=level, time_uniform=time_uniform)  # refuses time_uniform alone, before mixtures are read
     if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
         found: dict[str, Any] = {"mixture": Mixture(mixture)}
     else:

@@ -111,8 +111,8 @@ def test_a_mesh_with_a_confidence_looks_at_the_first_scores_of_each_device(tmp_p
     Device 0 has the fewest for its share; it gets new scores at the end of its file, and then all contribute more.
     """
     shares = {"device-00": "1", "device-01": "0", "device-02": "1", "device-03": "0.5"}
-    asked = {"pac_confidence": "0.95", "mixture": "given", "shares": shares}
-    folders = made(tmp_path / "m", **asked)
+    by_id = dict(zip(NETWORK.ids, shares.values(), strict=True))
+    folders = made(tmp_path / "m", pac_confidence="0.95", mixture="given", shares=by_id)
     held = {name: LOWER[k] for k, name in enumerate(NAMES)}
     for steps in (60, 90):  # in a step devices contribute 2, 0, 2 and 1 scores, and device 0 has 120, then 180
         found = ended(folders)
