@@ -59,6 +59,7 @@ from conformesh.protocols.size_agreement import exchange_counts, run_without_ser
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
+from conformesh.scores.adapt.base import FULL
 from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
@@ -97,7 +98,11 @@ class MethodRun:
         How overlapping groups are covered, in which order, and which combinations may occur, with the number of scores
         expected of each.
     seed
-        Of the draw that regression over many groups makes.
+        Of the draw that regression over many groups makes, and of the rows that devices hide with adapted scores.
+    mesh_mode
+        On a mesh of nodes: "rounds" or "asynchronous".
+    online
+        Whether nodes of a mesh move the threshold as labels arrive.
     """
 
     method: str = "e-dcp"
@@ -112,6 +117,8 @@ class MethodRun:
     group_order: Sequence[str] | None = None
     group_atoms: Mapping[Atom, int] = field(default_factory=dict)
     seed: int = 0
+    mesh_mode: str | None = None
+    online: bool = False
 
     @cached_property
     def chosen_options(self) -> Any:
@@ -215,6 +222,13 @@ REFUSALS: tuple[_Refusal, ...] = (
         "looks are not in proportion to fixed shares, and groups that appear later would change how the probability "
         "of failure is divided among them",
         "leave groups out, or calibrate each group on its own, with shares for new examples of this group",
+    ),
+    _Refusal(
+        "time_uniform x asynchronous mode",
+        lambda g, r, k: g.time_uniform and r.mesh_mode == "asynchronous",
+        "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the devices "
+        "that have reported so far",
+        "use mode 'rounds', or time_uniform=False for one calibration that was chosen in advance",
     ),
     _Refusal(
         "time_uniform x private methods",
@@ -329,15 +343,41 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "adapt x methods",
-        lambda g, r, k: g.adapt is not None and r.method != "e-dcp",
+        lambda g, r, k: g.adapt is not None and r.method not in ("e-dcp", "p-dcp"),
         "a device needs the pooled scores around the threshold with exact counts, and this method does not find them",
         "use method 'e-dcp', or 'p-dcp' without epsilon",
+    ),
+    _Refusal(
+        "adapt with a full window x p-dcp",
+        lambda g, r, k: g.adapt is not None and r.method == "p-dcp" and g.adapt.window == FULL,
+        "a full window is as wide as the rows of the largest device, whose number p-dcp hides",
+        "give a number, such as adapt.Prior(window=16); twice the most rows that a device may have, and 8 more, decide "
+        "as much as a full window",
     ),
     _Refusal(
         "adapt x faults",
         lambda g, r, k: g.adapt is not None and r.faults is not None,
         "adapted scores need the exact counts of all devices",
         "leave faults out",
+    ),
+    _Refusal(
+        "adapt x asynchronous mode",
+        lambda g, r, k: g.adapt is not None and r.mesh_mode == "asynchronous",
+        "adapted scores need exact counts of all devices, and in asynchronous mode a result may be about the devices "
+        "that have reported so far",
+        "use mode 'rounds', or leave adapt out",
+    ),
+    _Refusal(
+        "adapt x private mesh",
+        lambda g, r, k: g.adapt is not None and r.mesh_mode is not None and get_method(r.method).private,
+        "a private mesh counts every score of an epoch once, and adapted scores of all rows change with each new row",
+        "use method 'e-dcp', or leave adapt out",
+    ),
+    _Refusal(
+        "adapt x online",
+        lambda g, r, k: g.adapt is not None and r.online,
+        "online learning moves one threshold, and adapted scores have a limit of their own for every label",
+        "leave [online] out, or adapt",
     ),
     _Refusal(
         "own x methods",
@@ -577,7 +617,8 @@ def _adapted_on_device(
     block = replace(blank, sizes=agreed.rows)
     outcome = yield from run_without_server(block, adapted_answers(block, asked, run, sealed=False))
     places, digests = _hidden_and_digests(rows, hidden)
-    return replace(outcome, adapted=structs.replace(outcome.adapted, hidden=places, digests=digests))
+    facts = structs.replace(outcome.adapted, hidden=places, digests=digests)
+    return replace(outcome, adapted=facts, device_rows=_rows_by_device(rows))
 
 
 def _adapted_run(

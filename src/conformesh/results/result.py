@@ -504,8 +504,8 @@ class Result(
         >>> import numpy as np
         >>> from conformesh import calibrate
         >>> rng = np.random.default_rng(0)
-        >>> clinic = lambda labels: (rng.dirichlet(np.ones(4), 40), rng.choice(labels, 40))
-        >>> result = calibrate({"north": clinic([0, 1]), "south": clinic([2, 3])}, adapt="prior", rng=0)
+        >>> clinic = lambda often: (rng.dirichlet(np.ones(4), 40), rng.choice([0, 1, 2, 3, often, often], 40))
+        >>> result = calibrate({"north": clinic(0), "south": clinic(3)}, adapt="prior", rng=0)
         >>> result.on("north").predict([[0.4, 0.3, 0.2, 0.1]]).shape
         (1, 4)
         """
