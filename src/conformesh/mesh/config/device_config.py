@@ -401,8 +401,8 @@ def _check_time_uniform(config: DeviceConfig) -> None:
     try:
         if config.run.on_lost == "continue":
             raise ValueError(
-                "time_uniform needs a mixture that is fixed in advance, and with on_lost 'continue' a lost device changes "
-                "it; use on_lost 'fail'"
+                "time_uniform needs a mixture that is fixed in advance, and with on_lost 'continue' a lost device "
+                "changes it; use on_lost 'fail'"
             )
         _refuse_unproven(config)
     except ValueError as problem:
