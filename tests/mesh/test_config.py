@@ -141,7 +141,7 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"time_uniform": True}, "time_uniform=True makes pac_confidence hold at all looks, and no pac_confidence was"),
         (
             {"pac_confidence": "0.95", "mixture": "equal", "mode": "asynchronous"},
-            "in asynchronous mode a result is about the devices that have reported so far; use mode 'rounds'",
+            "in asynchronous mode a result is about the devices that have reported so far",
         ),
         (
             {"pac_confidence": "0.95", "mixture": "equal", "on_lost": "continue"},
