@@ -90,7 +90,7 @@ def test_frames_of_predictions():
     assert scaled.on("a").predict(np.stack([new, np.full(4, 2.0)], axis=1)).shape == (4, 2)
 
 
-# --- a hidden row that is drawn does not mind sorted files --------------------------------------------------------------
+# --- sorted files -----------------------------------------------------------------------------------------------------
 
 
 def sorted_coverage(draws, place=None):
@@ -116,7 +116,7 @@ def test_sorted_files_keep_the_guarantee():
     draws = 1500
     assert_coverage(sorted_coverage(draws), draws, 2 / 3)
     assert power_against(draws, 2 / 3, 0.57) > 0.99
-    with pytest.raises(AssertionError, match="target 0.66"):
+    with pytest.raises(AssertionError, match=r"covered .*, target"):
         assert_coverage(sorted_coverage(draws, place=0), draws, 2 / 3)
 
 
@@ -139,7 +139,7 @@ def test_a_file_has_no_rows_and_takes_only_the_same_rows(tmp_path):
     for name, rows in data.items():
         wanted = result.on(name).predict(NEW)
         frame = frame_of({name: rows})
-        for given in (rows, [rows[0].tolist(), rows[1].tolist()], frame, frame.drop("device"), frame_of(data)):
+        for given in (rows, [rows[0].tolist(), rows[1].tolist()], frame, frame_of(data)):
             assert np.array_equal(loaded.on(name, given).predict(NEW), wanted)
     with pytest.raises(
         ValueError, match=r"holds no rows of device north: give them, on\('north', \(outputs, labels\)\)"
@@ -162,8 +162,6 @@ def test_a_file_has_no_rows_and_takes_only_the_same_rows(tmp_path):
             loaded.on("north", wrong)
     with pytest.raises(TypeError, match="takes a pair"):
         loaded.on("north", outputs)
-    with pytest.raises(ValueError, match="'label' is missing"):
-        loaded.on("north", frame.drop("label"))
 
 
 @quiet
@@ -202,16 +200,14 @@ def test_files_that_were_changed_are_refused():
         lambda: Result.from_dict({**whole, "answers": [{**whole["answers"][0], "windows": []}]}),
     ]
     for read in wrong:
-        with pytest.raises(ValueError, match="adapted|windows|rows|choices"):
+        with pytest.raises(ValueError, match=r"adapted|windows|rows|choices"):
             read()
 
 
 @quiet
 def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
     result = calibrate(clinics(), adapt="prior", rng=0)
-    with pytest.raises(
-        ValueError, match="device 'east' took no part in this calibration.*must wait for the next calibration"
-    ):
+    with pytest.raises(ValueError, match=r"device 'east' took no part.*must wait for the next calibration"):
         result.on("east")
     with pytest.raises(ValueError, match="device 'east' took no part"):
         result.predict(NEW, device=["north", "south", "east", "north", "north"])
@@ -264,12 +260,12 @@ def test_arguments_that_do_not_go_together_are_refused():
     with pytest.raises(ValueError, match="from 2 on, or 'full', got 1"):
         adapt.Prior(window=1)
     result = calibrate(data, adapt="prior")
-    for ask in (lambda: result.thresholds_for("north"), lambda: result.threshold_for()):
+    for ask in (lambda: result.thresholds_for("north"), result.threshold_for):
         with pytest.raises(ValueError, match=r"use on\(device\).predict\(outputs\)"):
             ask()
     with pytest.raises(ValueError, match="4 columns, one for each class as in calibration, got 5"):
         result.on("north").predict(np.full((2, 5), 0.2))
-    with pytest.raises(ValueError, match="say which alpha: 0.1"):
+    with pytest.raises(ValueError, match=r"say which alpha: 0\.1"):
         result.on("north").predict(NEW, alpha=0.2)
     with pytest.raises(ValueError, match="groups= is for thresholds by group"):
         result.on("north").predict(NEW, groups=["a"] * 5)
@@ -280,12 +276,9 @@ def test_arguments_that_do_not_go_together_are_refused():
 def test_a_class_that_a_device_never_saw_is_noted_once():
     result = calibrate(clinics(), adapt="prior", rng=0, classes=CLASSES)
     predictor = result.on("north")
-    with pytest.warns(
-        CalibrationNote, match=r"device north has no calibration row of 2 of 4 classes \(c, d\)"
-    ) as notes:
+    with pytest.warns(CalibrationNote, match=r"north has no calibration row of 2 of 4 classes \(c, d\)"):
         predictor.predict(NEW)
-        predictor.predict(NEW)
-    assert len(notes) == 1
+    predictor.predict(NEW)  # a note would be an error
 
 
 @quiet

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from conformesh.kernels.ranks import Requirement
     from conformesh.protocols.faults import Faults
     from conformesh.scores import Score
+    from conformesh.scores.adapt import Adaptation
     from conformesh.scores.centres import Centres
 
 _VIEW = "See it"
@@ -218,6 +220,7 @@ class GuaranteeOptions(NamedTuple):
     mixture: str | None = None
     rank_rule: str = "auto"
     pac_confidence: str | None = None
+    time_uniform: bool | None = None
     group_rule: str | None = None
     group_order: tuple[str, ...] = ()
     weight_bound: float | None = None
@@ -233,6 +236,7 @@ class GuaranteeOptions(NamedTuple):
         """Return what was asked for as keywords of `calibrate` and `control`, besides the level."""
         given: dict[str, Any] = {
             "pac_confidence": self.pac_confidence,
+            "time_uniform": self.time_uniform,
             "group_rule": self.group_rule,
             "group_order": self.group_order,
             "weight_bound": self.weight_bound,
@@ -314,8 +318,11 @@ def _read_shares(source: str, column: str, layout: FileLayout | None) -> dict[st
     return device_shares({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
 
 
-def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
-    """The guarantee: the `wanted` fields of `GuaranteeOptions`; `levels` if the command takes several alphas."""
+def guarantee_options(*wanted: str, levels: bool = False, recalibrates: bool = False) -> OptionGroup:
+    """The guarantee: the `wanted` fields of `GuaranteeOptions`; `levels` if the command takes several alphas.
+
+    `recalibrates` says that thresholds are computed again whenever scores arrive.
+    """
     from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
 
     every = [
@@ -338,6 +345,12 @@ def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
         Option(
             "--pac-confidence <float>",
             "Coverage with this probability over the draw of the scores, not on average over it; it is not 1 - alpha.",
+        ),
+        Option(
+            "--time-uniform/--no-time-uniform",
+            "Let --pac-confidence hold at all looks together, however often thresholds are computed while scores "
+            f"arrive; it needs --mixture equal or FILE. By default {'it does' if recalibrates else 'it does not'}.",
+            default=None,
         ),
         Option(
             f"--group-rule {'|'.join((AUTO, *GROUP_RULES))}",
@@ -404,6 +417,66 @@ def _score(score: str | None, score_option: tuple[str, ...]) -> Score | None:
         return None
     hints = get_type_hints(SCORES[score]) if score in SCORES else {}
     return get_score(score, **read_key_values(score_option, "score option", hints))
+
+
+class AdaptOptions(NamedTuple):
+    """How scores adapt to the labelled outputs of a device: a name of `ADAPTATIONS`, if any, and its options."""
+
+    name: str | None = None
+    options: Mapping[str, Any] = types.MappingProxyType({})
+
+    @property
+    def chosen(self) -> Adaptation | None:
+        """The adaptation itself."""
+        from conformesh.scores.adapt import get_adaptation
+
+        try:
+            return None if self.name is None else get_adaptation(self.name, **self.options)
+        except TypeError as problem:
+            raise ValueError(str(problem)) from None
+
+
+def adapt_options() -> OptionGroup:
+    """Scores that adapt to the labelled outputs of a device."""
+    from conformesh.scores.adapt import ADAPTATIONS
+
+    return OptionGroup(
+        "adapt",
+        _adapt,
+        [
+            Option(
+                f"--adapt {'|'.join(ADAPTATIONS)}",
+                "Scores that learn from a device's own labelled outputs, for devices that differ.",
+                panel=GUARANTEE,
+            ),
+            Option(
+                "--adapt-option KEY=VALUE", "An option of --adapt, as window=full; may be repeated.", panel=GUARANTEE
+            ),
+        ],
+    )
+
+
+def _adapt(adapt: str | None, adapt_option: tuple[str, ...]) -> AdaptOptions:
+    if adapt is None and adapt_option:
+        raise ValueError(f"--adapt-option {adapt_option[0]} needs --adapt to say whose option it is")
+    texts = read_key_values(adapt_option, "--adapt-option", {})
+    return AdaptOptions(adapt, {name: _as_number_or_text(text) for name, text in texts.items()})
+
+
+def _as_number_or_text(text: str) -> Any:
+    """Return what an option of an adaptation may be: a whole number, a number, several of them, true, false or a word.
+
+    >>> _as_number_or_text("16"), _as_number_or_text("1,inf"), _as_number_or_text("full"), _as_number_or_text("true")
+    (16, (1, inf), 'full', True)
+    """
+    if "," in text:
+        return tuple(_as_number_or_text(one.strip()) for one in text.split(",") if one.strip())
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -567,8 +640,8 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"--set must be section.name=value, got {pair!r}")
         if get_origin(one.hint) is dict:
             raise ValueError(
-                f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, and "
-                "shares by --mixture FILE"
+                f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, those "
+                "of adapt by --adapt-option, and shares by --mixture FILE"
             )
         found[one.field.name] = one.read(text)
     return found

@@ -438,28 +438,6 @@ def read_labelled_outputs(
     return reader, pairs, None if named is None else tuple(named)
 
 
-def outputs_of_one_device(
-    frame: Any, device: str, classes: Sequence[Any] | None, task: str
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the outputs and labels of one device in a frame; a frame without the column `device` is all its own."""
-    known, roles = frame_columns(frame) or [], ColumnRoles()
-    wanted = [PREDICTION, *([SCALE] if SCALE in known else [])]
-    if task == "classification":
-        taken = {roles.device, roles.id, "label"}
-        wanted = [*map(str, classes)] if classes is not None else [name for name in known if name not in taken]
-    if missing := [name for name in ("label", *wanted) if name not in known]:
-        raise ValueError(
-            f"device {device}: a frame of outputs must have the columns 'label', {', '.join(map(repr, wanted[:8]))}, "
-            f"got {', '.join(known[:8])}; {missing[0]!r} is missing: rename columns, or give (outputs, labels)"
-        )
-    each = [as_array(frame[name], f"column {name!r}") for name in ("label", *wanted)]
-    if roles.device in known:
-        own = as_array(frame[roles.device], f"column {roles.device!r}").astype(str) == device
-        each = [column[own] for column in each]
-    outputs = each[1] if len(wanted) == 1 and task == "regression" else np.stack(each[1:], axis=1)
-    return outputs, each[0]
-
-
 def refuse_missing_labels(labels: NDArray[Any], who: str) -> None:
     """Refuse labels of which some are missing; `who` names the device."""
     cells = labels.tolist()

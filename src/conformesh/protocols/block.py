@@ -279,6 +279,11 @@ class Block:
         return with_guarantee(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
 
 
+# What a confidence at all looks needs besides independent scores: which scores a look has, and their order, must not
+# depend on their values.
+_ARRIVAL = "scores arrive in an order that does not depend on their values"
+
+
 def with_guarantee(
     certificate: Certificate, demand: Demand, requirement: Requirement, trial: int, level: int, alpha: Fraction
 ) -> Certificate:
@@ -295,6 +300,8 @@ def with_guarantee(
         rule=demand.rule_at(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
+        time_uniform=requirement.time_uniform,
+        assumption=" and ".join(filter(None, [certificate.assumption, _ARRIVAL * requirement.time_uniform])),
         losses=_largest_loss(certificate, demand, requirement),
     )
 
@@ -336,6 +343,9 @@ class Answers:
         The problem that each threshold answers (`pipeline.problems.Problem`), where only the protocol knows it.
     adapted
         With adapted scores: what predictions need besides windows (`results.adapted.AdaptedFacts`).
+    device_rows
+        With adapted scores on a mesh: the rows of the device itself (`results.adapted.DeviceRows`), by its name. They
+        stay in its process.
     about_all
         Where thresholds cover only the devices that have reported so far: thresholds that cover all devices, which may
         be +inf.
@@ -353,6 +363,7 @@ class Answers:
     about_all: Answers | None = None
     problems: tuple[Any, ...] = ()
     adapted: Any = None
+    device_rows: dict[str, Any] = field(default_factory=dict)
     trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod

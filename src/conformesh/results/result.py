@@ -21,7 +21,7 @@ from conformesh import __version__
 from conformesh.common.array_types import Floats
 from conformesh.common.arrays import as_array, check_index, frame_columns
 from conformesh.common.names import natural_order, unknown_name
-from conformesh.files.input_forms import PREDICTION, outputs_of_one_device
+from conformesh.files.input_forms import PREDICTION
 from conformesh.files.json_numbers import as_number
 from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.files.schemas import Number
@@ -496,9 +496,9 @@ class Result(
         device
             Its name.
         data
-            The rows that the device calibrated with, in the same order: (outputs, labels), or a frame with the columns
-            `label` and one for each class (regression: `prediction`, and `scale`). A file has no rows, so that they
-            must be given for a result that was loaded; a digest in the result says whether they are the same.
+            The rows that the device calibrated with, in the same order: (outputs, labels), or a frame (`with_rows`).
+            A file has no rows, so that they must be given for a result that was loaded; a digest in the result says
+            whether they are the same.
         groups
             Their groups, where the calibration had groups.
 
@@ -507,8 +507,8 @@ class Result(
         >>> import numpy as np
         >>> from conformesh import calibrate
         >>> rng = np.random.default_rng(0)
-        >>> clinic = lambda labels: (rng.dirichlet(np.ones(4), 40), rng.choice(labels, 40))
-        >>> result = calibrate({"north": clinic([0, 1]), "south": clinic([2, 3])}, adapt="prior", rng=0)
+        >>> clinic = lambda often: (rng.dirichlet(np.ones(4), 40), rng.choice([0, 1, 2, 3, often, often], 40))
+        >>> result = calibrate({"north": clinic(0), "south": clinic(3)}, adapt="prior", rng=0)
         >>> result.on("north").predict([[0.4, 0.3, 0.2, 0.1]]).shape
         (1, 4)
         """
@@ -525,7 +525,7 @@ class Result(
                 )
             return DevicePredictor(self, name, self.rows[name])
         if frame_columns(data) is not None:
-            data = outputs_of_one_device(data, name, self.classes, adapt.task)
+            return self.with_rows(data, groups=groups).on(name)
         if not (isinstance(data, tuple | list) and len(data) == 2):
             raise TypeError(f"on({name!r}, data) takes a pair (outputs, labels) or a frame, got {type(data).__name__}")
         outputs, labels = data
@@ -542,6 +542,47 @@ class Result(
                 "adapted scores have no threshold for new rows: how many scores lie below a label depends on the rows "
                 "of its device; use on(device).predict(outputs)"
             )
+
+    def with_rows(
+        self,
+        outputs: Any,
+        labels: ArrayLike | str | None = None,
+        *,
+        device: str | int | ArrayLike | None = None,
+        groups: Any = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Return this result with the rows that devices calibrated with, to predict for several of them after `load`.
+
+        Outputs and labels with the device of each row, or a dict of pairs by device, or a frame, as in `sites`. Of each
+        device all rows are needed, in the order in which it calibrated with them; a digest says whether they are the
+        same. Devices may be left out: they do not predict then.
+        """
+        if self.guarantee.adapt is None:
+            raise ValueError("with_rows() is for adapted scores, calibrate(..., adapt=...); other results need no rows")
+        from conformesh.results.sites import labelled_rows
+
+        if device is None:
+            named = groups if isinstance(groups, str) else None
+            predictions = self._prediction_columns(None)
+            label = labels if isinstance(labels, str) else None
+            if labels is not None and label is None:
+                raise ValueError(
+                    "with_rows() needs the device of each row: device=, a name for each row, or one for all"
+                )
+            read = labelled_rows(outputs, self, predictions, columns=columns, label=label, groups=named)
+            outputs, labels, device = read.outputs, read.labels, read.device
+            groups = groups if named is None else read.groups
+        table, truth = self.table_of(outputs), as_array(labels, "labels")
+        names = np.broadcast_to(as_array(device, "device").astype(str), (len(truth),))
+        given = None if groups is None else Memberships.of(groups, "groups")
+        found = {}
+        for name in np.unique(names).tolist():
+            own = np.flatnonzero(names == name)
+            found[name] = self.on(
+                name, (table[own], truth[own]), groups=None if given is None else given.take(own)
+            ).rows
+        return structs.replace(self, rows={**self.rows, **found})
 
     def _adapted_sets(self, outputs: Any, rows: LookupRows) -> NDArray[Any]:
         """Return sets or intervals of rows, by the predictor of the device of each."""
