@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformesh import Network, Result, calibrate, p_values
+from conformesh import Network, Result, calibrate, control, p_values
 from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Sides
 from conformesh.kernels import ranks
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -635,6 +635,12 @@ def solved(table, **more):
     return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
+def tested(**more):
+    """Return a call that tests a grid of lambdas."""
+    losses = [np.zeros((2, 1))] * 3
+    return lambda: control(losses, Network.complete(3), monotone=False, pac_confidence=0.9, grid=[1.0], **more)
+
+
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
 
 
@@ -648,6 +654,11 @@ def adapted(**given):
 
 
 TRIGGERS = {
+    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
+    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x ghost": tested(rank_rule="ghost"),
+    "non-monotone losses x methods": tested(method="p-dcp"),
+    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(
         Cell("seq", pac=True), random_items(np.random.default_rng(0), [9]), Asked()

@@ -98,6 +98,8 @@ class MethodRun:
         expected of each.
     seed
         Of the draw that regression over many groups makes, and of the rows that devices hide with adapted scores.
+    testing
+        How the lambdas of a grid are tested, a name of `TESTINGS`, where losses need not be monotone; else empty.
     mesh_mode
         On a mesh of nodes: "rounds" or "asynchronous".
     online
@@ -116,6 +118,7 @@ class MethodRun:
     group_order: Sequence[str] | None = None
     group_atoms: Mapping[Atom, int] = field(default_factory=dict)
     seed: int = 0
+    testing: str = ""
     mesh_mode: str | None = None
     online: bool = False
 
@@ -173,6 +176,40 @@ _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for
 # options of one method alone is refused by that method.
 REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
+        "non-monotone losses x groups",
+        lambda g, r, k: bool(r.testing) and (g.groups is not None or r.group_rule is not None),
+        "groups do not go with monotone=False: which part of a group's new examples comes from which device is "
+        "unknown, so how many items of a group there are is itself a draw",
+        "leave groups out, or call control once for each group, with its items alone and an equal part of "
+        "1 - pac_confidence",
+    ),
+    _Refusal(
+        "non-monotone losses x weights or centres",
+        lambda g, r, k: bool(r.testing) and (g.weighting is not None or g.centres is not None),
+        "weights and centres do not go with monotone=False: its p-values are proven for items that count as the "
+        "mixture of devices says",
+        "leave the weights or centres out, or use monotone=True for losses that never rise with lambda",
+    ),
+    _Refusal(
+        "non-monotone losses x ghost",
+        lambda g, r, k: bool(r.testing) and g.rank_rule != AUTO,
+        "rank_rule belongs to ranks, and monotone=False computes p-values of sums of losses",
+        "leave rank_rule out",
+    ),
+    _Refusal(
+        "non-monotone losses x methods",
+        lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
+        "monotone=False needs exact sums of losses over all devices, which this method does not form: without noise "
+        "they say more than a private run may, and p-values for noisy sums are not proven",
+        "use method 'e-dcp'",
+    ),
+    _Refusal(
+        "non-monotone losses x faults",
+        lambda g, r, k: bool(r.testing) and r.faults is not None,
+        "monotone=False needs exact sums of the losses of all devices",
+        "leave faults out",
+    ),
+    _Refusal(
         "pac_confidence x groups",
         lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
         "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
@@ -202,9 +239,9 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "pac_confidence x losses",
-        lambda g, r, k: g.pac_confidence is not None and g.loss is not None,
-        "pac_confidence is proven for coverage: losses between 0 and their bound have no binomial tail",
-        "leave pac_confidence out",
+        lambda g, r, k: g.pac_confidence is not None and g.loss is not None and not r.testing,
+        "pac_confidence is proven for coverage: the search for lambda adds up losses, which have no binomial tail",
+        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
     ),
     _Refusal(
         "sides x losses",
@@ -240,7 +277,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "losses x methods",
-        lambda g, r, k: g.loss is not None and _accepted_weights(g, r) != "scores",
+        lambda g, r, k: g.loss is not None and not r.testing and _accepted_weights(g, r) != "scores",
         "this method counts scores and cannot add up losses",
         "risk control needs method 'e-dcp'",
     ),
