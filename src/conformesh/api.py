@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from msgspec import structs
@@ -16,17 +16,19 @@ from numpy.typing import ArrayLike
 
 from conformesh.common.arrays import as_array, frame_columns
 from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.observers import Observer
 from conformesh.files.input_forms import PREDICTION, ColumnRoles, as_frame
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
-from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
+from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides
 from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
     Alpha,
+    Requirement,
     check_alpha,
     check_pac_confidence,
     exact_alpha,
@@ -34,10 +36,12 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.methods import METHODS, check_keywords
+from conformesh.pipeline.lambda_tests import RISK, Grid, certify_lambdas
 from conformesh.pipeline.networks import as_network, read_network
 from conformesh.pipeline.shift import make_weighting
 from conformesh.pipeline.solver import MethodRun, refuse_unproven, solve
 from conformesh.protocols.faults import Faults, make_faults
+from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.scores.adapt import Adaptation, Even, as_adaptation
@@ -57,6 +61,7 @@ def calibrate(
     mixture: str | Mapping[Any, Any] = "sizes",
     rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
+    time_uniform: bool = False,
     groups: Any = None,
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
@@ -112,7 +117,12 @@ def calibrate(
         1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC), for all levels and
         sides together. It is not 1 - alpha, which MAPIE and crepes call confidence. It holds for one calibration,
         chosen in advance. If you recalibrate after each new score and look each time, from 50 scores to 2,000, some of
-        these thresholds covers too little in 29 % of runs instead of 5 %.
+        these thresholds covers too little in 29 % of runs instead of 5 %: use `time_uniform`.
+    time_uniform
+        Let `pac_confidence` hold at all looks together, however often you calibrate while scores arrive and whenever
+        you stop (anytime-valid, a confidence sequence). It needs the mixture `equal` or fixed shares: each device
+        contributes its first scores in the order of `data`, as many as the device with the fewest for its share allows.
+        New scores are added at the end, and their order must not depend on their values.
     groups
         Coverage within each group (group-conditional, Mondrian): one array of group labels per device beside its
         scores, a dict by device name, or the name of a column. With the labels themselves as groups coverage is
@@ -209,12 +219,17 @@ def calibrate(
     )
     guarantee = Guarantee(
         alphas=_levels(alpha, "alpha", check_alpha),
-        **_mixture(mixture, rank_rule, pac_confidence),
+        **_mixture(mixture, rank_rule, pac_confidence, time_uniform),
         sides=None if symmetric and lower_share is None else _sides(symmetric, lower_share, kind),
         centres=centres,
         weighting=shift,
         adapt=adaptation,
     )
+    if time_uniform and isinstance(data, Table) and data.in_place:
+        raise ValueError(
+            "time_uniform counts the first scores of each device, and Table.from_flat(..., copy=False) lets runs "
+            "reorder them; leave copy=False out"
+        )
     network, ids = read_network(network, engine)
     if adaptation is None:
         table = Table.of(
@@ -254,15 +269,44 @@ def calibrate(
     return solve(table, guarantee, as_network(network, table), run, classes=names)
 
 
+@overload
+def control(
+    losses: Any,
+    network: Any = None,
+    risk: Any = 0.1,
+    method: str = "e-dcp",
+    *,
+    monotone: Literal[True] = True,
+    **given: Any,
+) -> Result: ...
+
+
+@overload
+def control(
+    losses: Any,
+    network: Any = None,
+    risk: Any = 0.1,
+    method: str = "e-dcp",
+    *,
+    monotone: Literal[False],
+    **given: Any,
+) -> LambdaTests: ...
+
+
 @fail_together
 def control(
     losses: Iterable[Any] | Mapping[Any, Any] | Any,
     network: Network | str | Any = None,
-    risk: Alpha | Sequence[Alpha] = 0.1,
+    risk: Alpha | Sequence[Alpha] | Mapping[str, Alpha] = 0.1,
     method: str = "e-dcp",
     *,
+    monotone: bool = True,
+    pac_confidence: Alpha | None = None,
+    grid: Any = None,
+    testing: str | None = None,
+    objective: ArrayLike | None = None,
     loss: Loss | str | None = None,
-    bound: float | None = None,
+    bound: float | Mapping[str, float] | None = None,
     columns: Mapping[str, str] | None = None,
     mixture: str | Mapping[Any, Any] = "sizes",
     rank_rule: str = AUTO,
@@ -279,8 +323,8 @@ def control(
     engine: str | Engine = "simulator",
     faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
-) -> Result:
-    r"""Agree on a lambda whose sets lose on average at most `risk` (conformal risk control).
+) -> Result | LambdaTests:
+    r"""Agree on a lambda whose sets lose on average at most `risk` (conformal risk control, Learn-then-Test).
 
     A loss :math:`L_i(\lambda)` between 0 and B never rises as sets grow. The devices look for the smallest lambda with
 
@@ -289,21 +333,43 @@ def control(
     which keeps the mean loss of a new example at most at the risk :math:`\rho` (docs/guarantees.md; with one device
     ordinary conformal risk control, [Angelopoulos2024]).
 
+    Losses that rise and fall with lambda, several risks at once and several parameters need ``monotone=False``: every
+    lambda of a grid is tested, and with probability `pac_confidence` over the calibration data all certified ones keep
+    the risk (Learn-then-Test, [Angelopoulos2025]). This needs independent items.
+
     Parameters
     ----------
     losses
         What every device holds, in the order of ``network.ids`` or as a dict by device name: `StepLosses`, which a loss
         makes from outputs and labels, or (breakpoints, values) for each item. Or a frame with the columns `device`,
-        `item`, `lambda` and `loss`, a row for each item and lambda.
+        `item`, `lambda` and `loss`, a row for each item and lambda. With ``monotone=False`` also an array for each
+        device with a row for each item and a column for each lambda of the grid.
     risk
         The largest mean loss of new examples, in the units of the loss, taken as the decimal written; or several in a
-        list, which share one run.
+        list, which share one run. With ``monotone=False`` one number, or a dict with the level of each of several
+        risks that must hold at the same lambda; `losses` is then a dict with the same keys, or a frame with a column
+        for each.
     method
         `e-dcp`: no other adds up losses.
+    monotone
+        Whether losses never rise with lambda. If not, give `pac_confidence` and `grid`.
+    pac_confidence
+        With ``monotone=False``: with which probability over the calibration data the certified lambdas keep the risk.
+    grid
+        With ``monotone=False``: the lambdas, numbers or tuples of several parameters, in the order of testing. They and
+        their order must be chosen without these losses: begin with the lambda most likely to keep the risk, and go on
+        towards the most useful. For a frame also `descending` or `ascending`: all its lambdas in this order.
+    testing
+        With ``monotone=False``: `fixed-sequence` (default) tests lambdas in the order of the grid up to the first that
+        fails; `holm` tests them in any order, at smaller levels. A name of `TESTINGS`.
+    objective
+        With ``monotone=False``: a number for each lambda, such as a mean size. The certified lambda with the smallest
+        one is chosen, by default the last certified one of the grid. It may come from any data, also from these items,
+        because all certified lambdas keep the risk at the same time.
     loss
         The loss that the steps are of, or its name, so that the result can build sets by itself.
     bound
-        The largest loss possible; by default what the steps say, and 1 for a frame.
+        The largest loss possible; by default what the steps say, and 1 for arrays and frames. Of several risks a dict.
     groups, group_rule, weight, weight_bound, test_weights, centres, inputs
         As in `calibrate`, with one entry for each item: the risk is then controlled within each group, for new
         examples of another distribution, or near each centre.
@@ -315,6 +381,9 @@ def control(
     Result
         Its `threshold` is lambda: -inf where the loss is small enough with nothing in the sets, +inf where only sets
         that hold everything keep the guarantee.
+    LambdaTests
+        With ``monotone=False``: mean loss and p-value of every lambda, which are certified, and the chosen one as
+        `threshold`; None where none is certified.
 
     Examples
     --------
@@ -325,6 +394,12 @@ def control(
     >>> result = control([fnr(p, y) for p, y in devices], Network.torus(5, 4), risk=0.1, loss=fnr)
     >>> result.certificate.kind, round(result.threshold, 4)
     ('counted', 0.6682)
+    >>> kind, grid = losses.ErrorAmongAnswered(level=0.3), [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]
+    >>> answers = [(p := rng.dirichlet([0.5] * 3, 100), [rng.choice(3, p=row) for row in p]) for _ in range(20)]
+    >>> steps = [kind(p, y) for p, y in answers]
+    >>> tests = control(steps, "torus", 0.3, monotone=False, pac_confidence=0.9, grid=grid, loss=kind)
+    >>> tests.threshold, tests.certified.tolist()
+    (0.5, [True, True, True, True, True, False, False])
     """
     check_keywords("control", method, options)
     roles = ColumnRoles(columns)
@@ -333,13 +408,48 @@ def control(
         inputs = _inputs(inputs, centres, weight, losses)
     shift, source = make_weighting(weight, weight_bound, inputs, test_weights, None, None)
     words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
+    levels = _risks(risk, monotone, lambda one: exact_number(one, words.format(one)))
+    largest = 1.0 if bound is None or isinstance(bound, Mapping) else float(bound)
     guarantee = Guarantee(
-        alphas=_levels(risk, "risk", lambda one: exact_number(one, words.format(one))),
-        **_mixture(mixture, rank_rule, None),
+        alphas=tuple(dict.fromkeys(levels.values())),
+        **_mixture(mixture, rank_rule, pac_confidence),
         centres=centres,
         weighting=shift,
-        loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
+        loss=LossBound(largest, as_loss(loss)),
     )
+    run = MethodRun(method, options, None, engine, make_faults(faults), observer, progress, strict)
+    if not monotone:
+        run = replace(run, testing=testing or "fixed-sequence", group_rule=group_rule)
+        refuse_unproven(guarantee if groups is None else structs.replace(guarantee, groups=Groups(())), run, 2)
+        if pac_confidence is None:
+            raise ValueError(
+                "monotone=False needs pac_confidence=, such as pac_confidence=0.9: with this probability over the "
+                "calibration data all certified lambdas keep the risk"
+            )
+        _refuse_other_level(guarantee.loss, guarantee.alphas)
+        network, ids = read_network(network, engine)
+        return certify_lambdas(
+            losses,
+            network,
+            _with_known_mixture(guarantee),
+            run,
+            risks=levels,
+            is_named=isinstance(risk, Mapping),
+            grid=Grid.of(grid),
+            objective=objective,
+            bound=bound,
+            roles=roles,
+            ids=ids,
+        )
+    for name, value in (("grid", grid), ("testing", testing), ("objective", objective)):
+        if value is not None:
+            raise ValueError(f"{name}= is for losses that may rise with lambda; use it with monotone=False")
+    if guarantee.loss is not None and not getattr(guarantee.loss.loss, "monotone", True):
+        raise ValueError(
+            f"loss {guarantee.loss.loss.name!r} rises and falls with lambda: test a grid of lambdas with monotone=False"
+        )
+    if isinstance(bound, Mapping):
+        raise TypeError("bound must be one number, the largest loss possible; a dict is for several risks")
     network, ids = read_network(network, engine)
     table = Table.of_losses(
         losses,
@@ -351,13 +461,57 @@ def control(
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = MethodRun(method, options, None, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule:
         run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)
 
 
-def update(result: Result, data: Any, network: Network | str | Any, **options: Any) -> Result:
+def _risks(given: Any, monotone: bool, exact: Callable[[Any], Fraction]) -> dict[str, Fraction]:
+    """Return the levels of several risks by name, or those of one risk, by what they are."""
+    if isinstance(given, Mapping):
+        if monotone:
+            raise ValueError(
+                "risk is a dict, for several risks that hold at the same lambda, which needs monotone=False; for "
+                "several levels of one risk give a list"
+            )
+        if not given:
+            raise ValueError("risk must name at least one risk, got an empty dict")
+        return {str(name): exact(level) for name, level in given.items()}
+    levels = _levels(given, "risk", exact)
+    if monotone:
+        return {str(level): level for level in levels}
+    if len(levels) > 1:
+        raise ValueError(
+            f"monotone=False certifies lambdas for one level of a risk, got {len(levels)}; call control for each with "
+            "an equal part of 1 - pac_confidence, or give a dict for several risks at once"
+        )
+    return {RISK: levels[0]}
+
+
+def _refuse_other_level(bounded: LossBound | None, levels: Sequence[Fraction]) -> None:
+    """Refuse a loss that is the linear form of a ratio for another level than the risk."""
+    level = getattr(None if bounded is None else bounded.loss, "level", None)
+    if level is not None and exact_alpha(level, "level") not in levels:
+        raise ValueError(
+            f"loss {bounded.loss.name!r} was made for level={level}, and risk is {float(levels[0]):g}; give both the "  # type: ignore[union-attr]
+            "same number"
+        )
+
+
+def _with_known_mixture(guarantee: Guarantee) -> Guarantee:
+    """Return the guarantee; its mixture must be one that needs no column."""
+    if guarantee.mixture.shares is None:
+        make_requirement(guarantee.mixture.kind)  # says what is allowed
+    return guarantee
+
+
+_SECOND_LOOK = (
+    "pac_confidence of this result is that of one calibration, and an update looks again, so that the chances of "
+    "failure add up; ask for time_uniform=True from the first calibration on"
+)
+
+
+def update(result: Result | LambdaTests, data: Any, network: Network | str | Any, **options: Any) -> Result:
     """Calibrate again after devices gained or lost examples, starting from an earlier result.
 
     With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction of a
@@ -365,6 +519,8 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again. `options` replace those of the
     earlier result.
     """
+    if isinstance(result, LambdaTests):
+        raise TypeError("tests of lambdas have no threshold to start from; call control(..., monotone=False) again")
     if result.method not in METHODS:  # a file is read without knowing which methods there are
         raise ValueError(f"{unknown_name('method', result.method, METHODS)}; written by version {result.version}")
     _require_rows(result.guarantee, options)
@@ -380,9 +536,11 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     levels = each[0] if len(each) == 1 else each
     if guarantee.loss is not None:
         same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
-        return control(data, network, levels, result.method, **{**same, **options})
+        return control(data, network, levels, result.method, monotone=True, **{**same, **options})
     if guarantee.pac_confidence is not None:
-        same["pac_confidence"] = guarantee.pac_confidence
+        same |= {"pac_confidence": guarantee.pac_confidence, "time_uniform": guarantee.time_uniform}
+        if not {**same, **options}["time_uniform"]:
+            emit_note(_SECOND_LOOK)
     if guarantee.sides is not None:
         same |= {"symmetric": False, "lower_share": guarantee.sides.lower_share}
     if guarantee.groups is not None and guarantee.groups.rule:
@@ -426,14 +584,18 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
     return tuple(levels)
 
 
-def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
+def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None, time_uniform: bool = False) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
+    if not isinstance(time_uniform, bool):
+        raise TypeError(f"time_uniform must be True or False, got {time_uniform!r}")
+    Requirement(pac_confidence=level, time_uniform=time_uniform)  # refuses time_uniform alone, before mixtures are read
     if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
-        return {"mixture": Mixture(mixture), "rank_rule": rank_rule, "pac_confidence": level}
-    made = make_requirement(mixture, rank_rule)
-    shares = Mixture(made.mixture, {**(made.shares or {})})
-    return {"mixture": shares, "rank_rule": rank_rule, "pac_confidence": level}
+        found: dict[str, Any] = {"mixture": Mixture(mixture)}
+    else:
+        made = make_requirement(mixture, rank_rule)
+        found = {"mixture": Mixture(made.mixture, {**(made.shares or {})})}
+    return {**found, "rank_rule": rank_rule, "pac_confidence": level, "time_uniform": time_uniform}
 
 
 def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
