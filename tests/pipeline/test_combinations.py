@@ -641,13 +641,14 @@ def on_a_mesh(mode, method="e-dcp", online=False, **more):
     return lambda: refuse_unproven(guarantee, MethodRun(method, mesh_mode=mode, online=online), 3)
 
 
-def tested(**more):
+def on_a_grid(**more):
     """Return a call that tests a grid of lambdas."""
     losses = [np.zeros((2, 1))] * 3
     return lambda: control(losses, Network.complete(3), monotone=False, pac_confidence=0.9, grid=[1.0], **more)
 
 
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
+AT_ALL_LOOKS = {"pac_confidence": Fraction(9, 10), "time_uniform": True}
 
 
 def plain(**given):
@@ -660,11 +661,11 @@ def adapted(**given):
 
 
 TRIGGERS = {
-    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
-    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
-    "non-monotone losses x ghost": tested(rank_rule="ghost"),
-    "non-monotone losses x methods": tested(method="p-dcp"),
-    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
+    "non-monotone losses x groups": on_a_grid(groups=[["a", "b"]] * 3),
+    "non-monotone losses x weights or centres": on_a_grid(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x ghost": on_a_grid(rank_rule="ghost"),
+    "non-monotone losses x methods": on_a_grid(method="p-dcp"),
+    "non-monotone losses x faults": on_a_grid(faults={"loss": 0.1}),
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(
         Cell("seq", pac=True), random_items(np.random.default_rng(0), [9]), Asked()
@@ -672,6 +673,10 @@ TRIGGERS = {
     "pac_confidence x weights": asked_for(Cell("", "classes", pac=True)),
     "pac_confidence x centres": asked_for(Cell(centres=True, pac=True)),
     "pac_confidence x losses": solved(LOSSES, loss=LossBound(), pac_confidence=Fraction(9, 10)),
+    "time_uniform x sizes or paper": plain(**AT_ALL_LOOKS),
+    "time_uniform x groups": lambda: calibrate([[1.0]], "complete", 0.1, groups=[["a"]], **AT_ALL_LOOKS),
+    "time_uniform x asynchronous mode": on_a_mesh("asynchronous", mixture=Mixture("equal"), **AT_ALL_LOOKS),
+    "time_uniform x private methods": plain(method="p-dcp", mixture="equal", **AT_ALL_LOOKS),
     "sides x losses": solved(LOSSES, loss=LossBound(), sides=Sides()),
     "seq or regression x weights": asked_for(Cell("regression", "bound")),
     "seq or regression x centres": asked_for(Cell("seq", centres=True)),
