@@ -158,6 +158,9 @@ class DevicePredictor:
                 f"outputs must have {self.facts.columns} columns, one for each class as in calibration, got "
                 f"{table.shape[1]}"
             )
+        if not self._is_classifier and table.ndim != self.rows.bag.outputs.ndim:
+            wanted = "predictions beside scales, two columns," if table.ndim == 1 else "predictions without scales"
+            raise ValueError(f"outputs must be {wanted} as in calibration, got shape {table.shape}")
         found = self._sets(view, table, groups) if self._is_classifier else self._intervals(view, table, groups)
         if not as_names:
             return found

@@ -461,6 +461,7 @@ class Result(
         The arguments are as in `predict`. Of intervals with two sides there are two columns, for class-conditional sets
         as many as `labels`.
         """
+        self._refuse_one_threshold()
         columns = None if labels is None else [*map(str, labels)]
         limits = prediction_limits(self.at(alpha), LookupRows(device, groups, weight, inputs, rng, keys, None, columns))
         if limits.by_side or limits.by_label:
@@ -476,6 +477,7 @@ class Result(
         Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
         has the threshold +inf with `atoms` and `regression`.
         """
+        self._refuse_one_threshold()
         names = [*groups]
         known = names or (self.guarantee.groups is not None and not self.is_settled(0))
         given = Memberships.of_lists([names], "groups") if known else None
@@ -494,8 +496,9 @@ class Result(
         device
             Its name.
         data
-            The rows that the device calibrated with, in the same order: (outputs, labels). A file has no rows, so that
-            they must be given for a result that was loaded; a digest in the result says whether they are the same.
+            The rows that the device calibrated with, in the same order: (outputs, labels), or a frame (`with_rows`).
+            A file has no rows, so that they must be given for a result that was loaded; a digest in the result says
+            whether they are the same.
         groups
             Their groups, where the calibration had groups.
 
@@ -521,8 +524,10 @@ class Result(
                     "rows in the same order as in calibration"
                 )
             return DevicePredictor(self, name, self.rows[name])
+        if frame_columns(data) is not None:
+            return self.with_rows(data, groups=groups).on(name)
         if not (isinstance(data, tuple | list) and len(data) == 2):
-            raise TypeError(f"on({name!r}, data) takes a pair (outputs, labels), got {type(data).__name__}")
+            raise TypeError(f"on({name!r}, data) takes a pair (outputs, labels) or a frame, got {type(data).__name__}")
         outputs, labels = data
         truth = as_array(labels, "labels")
         truth = self.columns_of(truth, outputs) if adapt.task == "classification" else truth
@@ -530,6 +535,54 @@ class Result(
         rows = DeviceRows(bag, None if groups is None else Memberships.of(groups, f"device {name}"))
         check_digest(self.adapted, name, rows)
         return DevicePredictor(self, name, rows)
+
+    def _refuse_one_threshold(self) -> None:
+        if self.guarantee.adapt is not None:
+            raise ValueError(
+                "adapted scores have no threshold for new rows: how many scores lie below a label depends on the rows "
+                "of its device; use on(device).predict(outputs)"
+            )
+
+    def with_rows(
+        self,
+        outputs: Any,
+        labels: ArrayLike | str | None = None,
+        *,
+        device: str | int | ArrayLike | None = None,
+        groups: Any = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Return this result with the rows that devices calibrated with, to predict for several of them after `load`.
+
+        Outputs and labels with the device of each row, or a dict of pairs by device, or a frame, as in `sites`. Of each
+        device all rows are needed, in the order in which it calibrated with them; a digest says whether they are the
+        same. Devices may be left out: they do not predict then.
+        """
+        if self.guarantee.adapt is None:
+            raise ValueError("with_rows() is for adapted scores, calibrate(..., adapt=...); other results need no rows")
+        from conformesh.results.sites import labelled_rows
+
+        if device is None:
+            named = groups if isinstance(groups, str) else None
+            predictions = self._prediction_columns(None)
+            label = labels if isinstance(labels, str) else None
+            if labels is not None and label is None:
+                raise ValueError(
+                    "with_rows() needs the device of each row: device=, a name for each row, or one for all"
+                )
+            read = labelled_rows(outputs, self, predictions, columns=columns, label=label, groups=named)
+            outputs, labels, device = read.outputs, read.labels, read.device
+            groups = groups if named is None else read.groups
+        table, truth = self.table_of(outputs), as_array(labels, "labels")
+        names = np.broadcast_to(as_array(device, "device").astype(str), (len(truth),))
+        given = None if groups is None else Memberships.of(groups, "groups")
+        found = {}
+        for name in np.unique(names).tolist():
+            own = np.flatnonzero(names == name)
+            found[name] = self.on(
+                name, (table[own], truth[own]), groups=None if given is None else given.take(own)
+            ).rows
+        return structs.replace(self, rows={**self.rows, **found})
 
     def _adapted_sets(self, outputs: Any, rows: LookupRows) -> NDArray[Any]:
         """Return sets or intervals of rows, by the predictor of the device of each."""
