@@ -281,6 +281,9 @@ def whole_results():
         == without_time(controlled),
         "losses again": without_time(control(lost, network, 0.4, engine="mpi", **warm).to_dict())
         == without_time(control(lost, network, 0.4, **warm).to_dict()),
+        "tests of lambdas": without_time(tested(lost, network, engine="mpi"))
+        == without_time(tested(lost_here, network, engine=engine))
+        == without_time(tested(lost, network)),
         **judged(network, scores, groups, engine),
         "at all looks": [without_time(one.to_dict()) for one in looks[1:]] == [without_time(looks[0].to_dict())] * 2,
         "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
@@ -288,6 +291,12 @@ def whole_results():
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
+
+
+def tested(losses, network, **how):
+    """Tests of a grid of lambdas, with one weight for each device."""
+    asked = {"monotone": False, "pac_confidence": 0.5, "grid": [0.9, 0.5, 0.1], "mixture": "equal"}
+    return control(losses, network, 0.4, **asked, **how).to_dict()
 
 
 def judged(network, scores, labels, engine):

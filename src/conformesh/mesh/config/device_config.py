@@ -461,12 +461,12 @@ def _check_outputs(config: DeviceConfig) -> None:
         if columns not in ((_NUMBER_COLUMNS[0],), _NUMBER_COLUMNS):
             raise ValueError(
                 f"{name} is for regression: scores.output_columns must be {_NUMBER_COLUMNS[0]!r}, or "
-                f"{' and '.join(map(repr, _NUMBER_COLUMNS))}, got {list_names(columns) or 'none'}"
+                f"{' and '.join(map(repr, _NUMBER_COLUMNS))}, got {list_names(columns) if columns else 'none'}"
             )
     elif len(columns) < 2:
         raise ValueError(
             f"{name} is for classification: scores.output_columns must name the classes, at least two, in the order of "
-            f"the columns of outputs, got {list_names(columns) or 'none'}"
+            f"the columns of outputs, got {list_names(columns) if columns else 'none'}"
         )
 
 
