@@ -417,7 +417,7 @@ def streams_in_a_table_and_a_graph_with_names():
     online(np.stack(IN_ORDER), Network.from_networkx(GRAPH))
 
 
-@mistake("error", "mixture must be sizes, paper, equal, or a dict with a share for every device, got list")
+@mistake("error", "or a dict with a share for every device, got list")
 def shares_in_a_list():
     calibrate(HELD, GRAPH, mixture=[0.1, 0.2, 0.3, 0.4])
 

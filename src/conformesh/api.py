@@ -103,7 +103,7 @@ def calibrate(
     mixture
         Which devices new examples come from: in proportion to their scores (`sizes`), to their scores plus one
         (`paper`), from all alike (`equal`), or with the shares that a dict gives by device name, or a column of the
-        frame.
+        frame. Or `own`: each device is covered by itself, with a threshold of its own.
     rank_rule
         The rule for the required rank: `swap`, `ghost` (one imagined score per device, for the mixture `paper`), or
         `auto`, the proven one that requires less.

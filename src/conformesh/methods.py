@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from conformesh.common.names import closest_name, unknown_name
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import AUTO, DEFAULT_REQUIREMENT, Alpha, Requirement, check_alpha, refuse_confidence
+from conformesh.kernels.ranks import (
+    AUTO,
+    DEFAULT_REQUIREMENT,
+    DEVICE_MIXTURES,
+    Alpha,
+    Requirement,
+    check_alpha,
+    refuse_confidence,
+)
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.exposure import Edges, Exposure, ExposureContext, Reveals, measure_exposure
 from conformesh.protocols import baselines, e_dcp, fedcp_qq, h_dcp, method_exposure, p_dcp, q_dcp, r_dcp, wfcp
@@ -483,6 +491,10 @@ def requirement_of(name: str, asked: Requirement = DEFAULT_REQUIREMENT) -> Requi
         raise ValueError(
             f"method {name!r} keeps the guarantee it was published with (mixture {own.mixture!r}, rank_rule "
             f"{own.rank_rule!r}), and no other; use e-dcp for mixture {asked.mixture!r}, rank_rule {asked.rank_rule!r}"
+        )
+    if asked.mixture in DEVICE_MIXTURES and own is None and name != "e-dcp":
+        raise ValueError(
+            f"method {name!r} finds a rank among the scores of all devices; for mixture {asked.mixture!r} use e-dcp"
         )
     return own or asked
 

@@ -73,6 +73,27 @@ def losses_of(network):
     return [StepLosses.of([(points, [2 / 3, 1 / 3, 0]) for points in own]) for own in grids]
 
 
+def adapted_cases(network):
+    """Labelled outputs by device, new outputs, and what is asked: adaptations, mixtures and groups."""
+    rng, names, classes = np.random.default_rng(6), network.ids, 4
+    sizes = rng.integers(2, 30, network.devices).tolist()
+    shares = {name: 1 + k for k, name in enumerate(names)}
+    labelled = {
+        name: (rng.dirichlet(np.ones(classes), n), rng.choice([k % classes, (k + 1) % classes], n))
+        for k, (name, n) in enumerate(zip(names, sizes, strict=True))
+    }
+    numbers = {
+        name: (rng.normal(size=n), rng.normal(k / 3, 1 + k / 4, n))
+        for k, (name, n) in enumerate(zip(names, sizes, strict=True))
+    }
+    new = rng.dirichlet(np.ones(classes), 5)
+    return [
+        (labelled, network, new, {"adapt": "prior"}),
+        (labelled, network, new, {"adapt": "even", "mixture": "equal"}),
+        (numbers, network, rng.normal(size=5), {"adapt": "scale", "mixture": shares}),
+    ]
+
+
 def record(outcome, cost):
     """All that must be the same on every engine, to the last bit, as JSON can hold it."""
     certificates = json.loads(json.dumps([[msgspec.to_builtins(each) for each in row] for row in outcome.certificates]))

@@ -24,7 +24,17 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import MESSAGE_KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
-from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
+from tests.engines.mpi_cases import (
+    ALPHAS,
+    CASES,
+    EVERYWHERE,
+    NETWORKS,
+    adapted_cases,
+    losses_of,
+    name_of,
+    record,
+    scores_of,
+)
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 from tests.protocols.alone import repeatable_secrets
 
@@ -268,6 +278,7 @@ def whole_results():
         == without_time(control(lost, network, 0.4, **warm).to_dict()),
         **judged(network, scores, groups, engine),
         "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
+        "adapted": all(_adapted_alike(*case) for case in adapted_cases(network)),
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
@@ -312,6 +323,27 @@ def _overlapping_alike(scores, network, rule):
         for engine in ("simulator", "mpi")
     )
     return without_time(alone) == without_time(together)
+
+
+def _adapted_alike(data, network, new, given):
+    """Whether ranks share the simulator's windows, settings, hidden rows and digests, and predict the same sets."""
+    alone = calibrate(data, network, (0.1, 0.3), rng=3, **given)
+    engine = Mpi(network)
+    own = {network.ids[row]: data[network.ids[row]] for row in engine.rows}
+    found = [calibrate(rows, network, (0.1, 0.3), rng=3, engine=engine, **given) for rows in (data, own)]
+    engine.close()
+    found.append(calibrate(data, network, (0.1, 0.3), rng=3, engine="mpi", **given))
+    right = without_time(alone.to_dict())
+    # A rank holds the rows of its own devices only: those of others must be given, and match their digest.
+    sets = [
+        np.array_equal(
+            one.on(name, None if name in one.rows else data[name]).predict(new, alpha=0.1),
+            alone.on(name).predict(new, alpha=0.1),
+        )
+        for one in found
+        for name in network.ids
+    ]
+    return all(without_time(one.to_dict()) == right for one in found) and all(sets)
 
 
 def many_engines():

@@ -176,8 +176,8 @@ def test_a_share_may_stand_in_a_column():
     ("asked", "words"),
     [
         ({"mixture": "size"}, "unknown mixture 'size', did you mean 'sizes'"),
-        ({"mixture": "own"}, "unknown mixture 'own'"),
-        ({"mixture": 3}, "mixture must be sizes, paper, equal, or a dict with a share for every device, got int"),
+        ({"mixture": "exchangeable"}, "unknown mixture 'exchangeable'"),
+        ({"mixture": 3}, "or a dict with a share for every device, got int"),
         ({"mixture": {"a": 1}}, "no share is given for device 'b' of the network; give 0 if it has none"),
         ({"mixture": {**SHARES, "x": 1}}, "a share is given for device 'x', which the network does not have"),
         ({"mixture": {**SHARES, "a": -1}}, "the share of device a must be at least 0, got -1"),

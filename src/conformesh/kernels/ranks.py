@@ -44,14 +44,14 @@ _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
 
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
-GIVEN = "given"
+GIVEN, OWN = "given", "own"
 MIXTURES: dict[str, str] = {
     "sizes": "a new example comes from a device in proportion to its scores",
     "paper": "a new example comes from device k with probability (n_k + 1) / (n + K)",
     "equal": "a new example is as likely from any device",
     GIVEN: "a new example comes from a device with the share that was given for it",
     "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
-    "own": "a new example comes from the device itself",
+    OWN: "a new example comes from the device itself, whichever that is",
 }
 RANK_RULES: dict[str, str] = {
     "swap": "the swap rank",
@@ -68,7 +68,9 @@ GROUP_RULES: dict[str, str] = {  # where groups overlap: what holds for a point 
     "seq": "groups in a public order, each raised only as far as those before it leave to do",
     "regression": "quantile regression over the groups: thresholds that add up over them",
 }
-CHOSEN_MIXTURES = ("sizes", "paper", "equal")  # that users may name; they may also give shares by device
+POOLED_MIXTURES = ("sizes", "paper", "equal")  # that users may name; they may also give shares by device
+DEVICE_MIXTURES = (OWN,)  # for which every device is covered by itself: a rank among its own scores, not a mixture's
+CHOSEN_MIXTURES = (*POOLED_MIXTURES, *DEVICE_MIXTURES)
 CHOSEN_RANK_RULES = (AUTO, "swap", "ghost")  # that users may name
 # The largest sum of all weights. Float64 holds every integer up to 2^53, so sums are exact in whichever order they are
 # formed; with rounded sums a threshold could fall one score short of its rank.
@@ -604,18 +606,23 @@ _Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of
 
 
 def make_requirement(
-    mixture: str | Mapping[Any, Any] = "sizes", rank_rule: str = AUTO, pac_confidence: Alpha | None = None
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
+    pac_confidence: Alpha | None = None,
+    known: Sequence[str] = CHOSEN_MIXTURES,
 ) -> Requirement:
-    """Return the requirement of plain coverage: a mixture by name or as shares by device, a rule, pac_confidence."""
+    """Return the requirement of plain coverage: a mixture by name or as shares by device, a rule, pac_confidence.
+
+    `known` are the mixtures that may be named.
+    """
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if isinstance(mixture, str):
-        if mixture not in CHOSEN_MIXTURES:
-            raise ValueError(unknown_name("mixture", mixture, CHOSEN_MIXTURES))
+        if mixture not in known:
+            raise ValueError(unknown_name("mixture", mixture, known))
         return Requirement(mixture, rank_rule, pac_confidence=level)
     if not isinstance(mixture, Mapping):
         raise TypeError(
-            f"mixture must be {', '.join(CHOSEN_MIXTURES)}, or a dict with a share for every device, got "
-            f"{type(mixture).__name__}"
+            f"mixture must be {', '.join(known)}, or a dict with a share for every device, got {type(mixture).__name__}"
         )
     shares = {
         device_name(name): exact_number(share, f"mixture: the share of device {name} must be a number, got {share!r}")
@@ -653,7 +660,7 @@ def _kinds(
 ) -> tuple[list[_Kind], Ints, list[int]]:
     """Return the kinds of devices, which of them each device is, and how many there are of each."""
     many = np.ones(len(sizes), dtype=np.int64) if copies is None else copies
-    if mixture in ("exchangeable", "own"):  # as if one device held everything; its share cancels
+    if mixture in ("exchangeable", *DEVICE_MIXTURES):  # as if one device held everything; its share cancels
         return [(n := int(sizes @ many), Fraction(n + 1))], np.zeros(len(sizes), dtype=np.int64), [1]
     if mixture == GIVEN:
         assert shares is not None

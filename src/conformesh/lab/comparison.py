@@ -27,6 +27,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.kernels.ranks import (
     AUTO,
+    POOLED_MIXTURES,
     Alpha,
     Requirement,
     check_alpha,
@@ -444,7 +445,9 @@ def _setting(
         local = table.ordered(network, get_driver("simulator").make(network).rows)  # the same for all
     assert local.score is not None
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
-    requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)
+    requirement = make_requirement(
+        mixture if table.shares is None else table.shares, rank_rule, pac_confidence, POOLED_MIXTURES
+    )
     check_shares(requirement, ids)
     block = replace(Block.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
     return networks, samples, requirement, block

@@ -20,7 +20,7 @@ import numpy as np
 from conformesh.common.array_types import Ints
 from conformesh.common.random_streams import random_stream
 from conformesh.guarantee import Guarantee
-from conformesh.kernels.ranks import Requirement
+from conformesh.kernels.ranks import OWN, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.pipeline.problems import LocalRows, Problem, PublicFacts, group_memberships
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 # place of another changes a sum by few units. A candidate that selects another setting is included without a count.
 _MOST_SHARED, _SHARED_WITHIN = 4, LARGEST_LOSS
 _MOST_ELSEWHERE = 1  # the same for settings that only another set of examples allows
-OWN = "own"
 
 
 class AdaptedRun(NamedTuple):

@@ -31,7 +31,15 @@ from conformesh.common.random_streams import Rng, hash_numbers, random_stream, r
 from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import SHARE_BY_SIZE, Alpha, Requirement, check_shares, exact_alpha, make_requirement
+from conformesh.kernels.ranks import (
+    POOLED_MIXTURES,
+    SHARE_BY_SIZE,
+    Alpha,
+    Requirement,
+    check_shares,
+    exact_alpha,
+    make_requirement,
+)
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.networks import as_network, read_network
@@ -142,7 +150,7 @@ def detect(
     if (table.names is None) != (tested.names is None):
         raise TypeError("scores and test scores must both go by device name or both by order, got one of each")
     network = as_network(network, table)
-    asked = make_requirement(mixture if table.shares is None else table.shares)
+    asked = make_requirement(mixture if table.shares is None else table.shares, known=POOLED_MIXTURES)
     check_shares(asked, network.ids)
     with engine_on(network, engine, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own

@@ -22,7 +22,15 @@ from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
-from conformesh.kernels.ranks import AUTO, DEFAULT_REQUIREMENT, Demand, Requirement, check_shares, make_requirement
+from conformesh.kernels.ranks import (
+    AUTO,
+    DEFAULT_REQUIREMENT,
+    POOLED_MIXTURES,
+    Demand,
+    Requirement,
+    check_shares,
+    make_requirement,
+)
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.networks import as_network, read_network
@@ -119,7 +127,7 @@ def p_values(
     shift, source = make_weighting(weight, weight_bound, inputs, None, None, None)
     network, ids = read_network(network, engine)
     table = Table.of(data, columns=roles, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
-    requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
+    requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, known=POOLED_MIXTURES)
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)
     with engine_on(network, engine, observer) as host:

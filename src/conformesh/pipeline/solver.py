@@ -25,6 +25,8 @@ from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import (
     AUTO,
     DEFAULT_REQUIREMENT,
+    DEVICE_MIXTURES,
+    OWN,
     Alpha,
     Requirement,
     as_level_list,
@@ -33,7 +35,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
-from conformesh.pipeline.adapted import OWN, AdaptedRun, adapted_answers, device_rows, draw_hidden_rows
+from conformesh.pipeline.adapted import AdaptedRun, adapted_answers, device_rows, draw_hidden_rows
 from conformesh.pipeline.assembly import add_answers_to_result, refuse_nan_thresholds
 from conformesh.pipeline.problems import (
     LocalRows,
@@ -152,6 +154,10 @@ def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
 
 def _adapts_with(guarantee: Guarantee, *others: Any) -> bool:
     return guarantee.adapt is not None and any(other is not None for other in others)
+
+
+def _is_by_device(guarantee: Guarantee) -> bool:
+    return guarantee.mixture.kind in DEVICE_MIXTURES
 
 
 _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for each group
@@ -310,6 +316,39 @@ REFUSALS: tuple[_Refusal, ...] = (
         "leave faults out",
     ),
     _Refusal(
+        "own x methods",
+        lambda g, r, k: _is_by_device(g) and r.method not in ("e-dcp", "local"),
+        "each device is covered by itself with a rank among its own scores, and this method looks for a rank among "
+        "those of all devices",
+        "use method 'e-dcp', or leave mixture out",
+    ),
+    _Refusal(
+        "own x rank_rule",
+        lambda g, r, k: _is_by_device(g) and r.method != "local" and g.rank_rule != AUTO,
+        "each device by itself has the rank of ordinary split conformal prediction, ceil((1 - alpha)(n_k + 1)), which "
+        "no other rule improves",
+        "leave rank_rule out",
+    ),
+    _Refusal(
+        "own x pac_confidence",
+        lambda g, r, k: _is_by_device(g) and g.pac_confidence is not None,
+        "the guarantee of each device is an average over draws of its scores, and pac_confidence is proven for the "
+        "pooled scores of a mixture",
+        "leave pac_confidence out, or calibrate each device on its own",
+    ),
+    _Refusal(
+        "own x weights, centres or losses",
+        lambda g, r, k: _is_by_device(g) and (g.weighting or g.centres or g.loss) is not None,
+        "each device counts its own scores, all alike, and a shift, a centre or a loss gives each of them a weight",
+        "calibrate each device on its own, as a network of one device",
+    ),
+    _Refusal(
+        "own x seq or regression",
+        lambda g, r, k: _is_by_device(g) and r.group_rule in _STRATEGIES,
+        "group rules seq and regression find thresholds that all devices share",
+        "use group_rule='atoms' or 'max'",
+    ),
+    _Refusal(
         "weights x methods",
         lambda g, r, k: g.weighting is not None and _accepted_weights(g, r) != "scores",
         "this method counts every score of a device alike, and a shift gives each score a weight",
@@ -418,6 +457,8 @@ def solve_on_device(
     agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
+    if guarantee.adapt is not None:
+        return (yield from _adapted_on_device(blank, rows, guarantee, agreed, run, kept))
     guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
     if columns.sizes is None:
         columns = replace(columns, sizes=((yield from exchange_counts(blank, columns.scores[0].sizes)),))
@@ -495,6 +536,18 @@ def _run_adapted(
     return guarantee, replace(outcome, adapted=facts), cost
 
 
+def _adapted_on_device(
+    blank: Block, rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
+) -> Protocol[Answers]:
+    """Solve with adapted scores on one device; which row others hide, and the digests of theirs, stay with them."""
+    _, asked = _adapted_run(rows, guarantee, agreed, run, kept)
+    hidden = draw_hidden_rows(run.seed, blank.rows, rows.table.sizes)  # before any score is computed
+    block = replace(blank, sizes=agreed.rows)
+    outcome = yield from run_without_server(block, adapted_answers(block, asked, run, sealed=False))
+    places, digests = _hidden_and_digests(rows, hidden)
+    return replace(outcome, adapted=structs.replace(outcome.adapted, hidden=places, digests=digests))
+
+
 def _adapted_run(
     rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
 ) -> tuple[Guarantee, AdaptedRun]:
@@ -518,11 +571,11 @@ def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, g
     """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
 
     A method that keeps the guarantee of its paper, and the ghost rule, treat each group as if it were alone. So does
-    pac_confidence, which is allowed with groups on one device only.
+    pac_confidence, which is allowed with groups on one device only, and a device that is covered by itself.
     """
     if guarantee.centres is not None or guarantee.weighting is not None:
         return True
-    if kept != asked or guarantee.pac_confidence is not None:
+    if kept != asked or guarantee.pac_confidence is not None or kept.mixture in DEVICE_MIXTURES:
         return False
     return grouping is not None or asked.rank_rule != "ghost"
 

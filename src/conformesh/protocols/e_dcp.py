@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.kernels.ranks import AUTO
+from conformesh.kernels.ranks import AUTO, OWN
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import (
     AGGREGATORS,
@@ -58,6 +58,7 @@ from conformesh.protocols.aggregate import (
     rank_aggregators,
     sort_by_price,
 )
+from conformesh.protocols.baselines import LocalOptions, local
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import GatheringProtocol, Protocol
@@ -161,6 +162,8 @@ def e_dcp(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP
 ) -> GatheringProtocol[Answers]:
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
+    if block.requirement.mixture == OWN:
+        return (yield from local(block, samples, alphas, LocalOptions()))
     if not options.entries:
         return (yield from e_dcp_in_rounds(block, samples, options))
     from conformesh.protocols.e_dcp_entries import search_by_entries  # loaded only where it is used

@@ -26,7 +26,7 @@ from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.common.names import natural_order
 from conformesh.common.notes import emit_note
 from conformesh.files.memberships import EVERYONE, Memberships
-from conformesh.kernels.ranks import RankRule
+from conformesh.kernels.ranks import OWN, RankRule
 from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
 from conformesh.scores.adapt.base import LARGEST_LOSS
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # Scores of candidates that are computed at once: bounds memory to some 10 MB.
 _CELLS_AT_ONCE = 2**20
-_OWN = "own"
 
 
 class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,7 +113,7 @@ class DevicePredictor:
         assert isinstance(adapt, Adaptation)
         assert facts is not None
         self.result, self.device, self.rows, self.facts, self.adapt = result, device, rows, facts, adapt
-        self.is_own = result.guarantee.mixture.kind == _OWN
+        self.is_own = result.guarantee.mixture.kind == OWN
         self._level = float(result.guarantee.alphas[0])  # by which settings are chosen
         hidden = -1 if self.is_own else facts.hidden[device]
         self._rest = rows.bag.without(hidden)

@@ -21,7 +21,15 @@ from conformesh.common.names import unknown_name
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import format_bytes, format_count, format_time
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, check_shares, explain_confidence, make_requirement
+from conformesh.kernels.ranks import (
+    AUTO,
+    POOLED_MIXTURES,
+    Alpha,
+    check_alpha,
+    check_shares,
+    explain_confidence,
+    make_requirement,
+)
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
 from conformesh.lab.planning.measurement import ANY_SHAPE, RUN_TIME_LIMIT, RunCost, draw_scores, measure_way
@@ -354,7 +362,7 @@ def plan(
     level, uplink = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     place = simulated_network(where, MOST_SIMULATED_DEVICES) if isinstance(where, Network) else where
     samples = _draw_for(place, scores_per_device, shape) if scores is None else [_check_scores(place, scores)]
-    requirement = make_requirement(mixture, rank_rule, pac_confidence)
+    requirement = make_requirement(mixture, rank_rule, pac_confidence, POOLED_MIXTURES)
     check_shares(requirement, place.network.ids)
     block = replace(Block.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
     given, rows, refused = dict(options or {}), [], {}

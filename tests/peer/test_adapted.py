@@ -1,0 +1,160 @@
+"""Devices on a fake network calibrate with adapted scores as the simulator does: windows, settings, hidden rows, sets.
+
+Each device has its own rows, the map and the configuration. What others hide and the digests of their rows stay there.
+"""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from conformesh import Network, adapt, api, calibrate
+from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
+from conformesh.peer.loopback import LinkFaults, Pause, run_loopback
+from conformesh.pipeline.assembly import add_answers_to_result
+from conformesh.pipeline.solver import solve, solve_on_device
+from conformesh.results.result import Result
+from tests.peer.devices import LIMIT
+
+NETWORKS = [Network.torus(3, 3), Network.star(6), Network.of("erdos-renyi", 7, seed=3, p=0.4)]
+CLASSES = 5
+
+pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "ignore::conformesh.TooFewScores")
+
+
+def shares(network):
+    """Return a mixture by device."""
+    return {name: 1 + k for k, name in enumerate(network.ids)}
+
+
+MIXTURES = {"sizes": lambda _: "sizes", "equal": lambda _: "equal", "given": shares}
+
+
+def rows_of(network, task, seed=0):
+    """Return (outputs, labels) for every device, each with labels or a bias of its own; one device has no rows."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(3, 40, network.devices)
+    sizes[rng.integers(network.devices)] = 0
+    found = []
+    for k, size in enumerate(sizes.tolist()):
+        if task == "regression":
+            found.append((rng.normal(size=size), rng.normal(k / 2, 1 + k / 3, size)))
+        else:
+            labels = rng.choice([k % CLASSES, (k + 1) % CLASSES], size)
+            outputs = rng.dirichlet(np.ones(CLASSES), size)
+            found.append((outputs, labels))
+    return dict(zip(network.ids, found, strict=True))
+
+
+def simulated(data, network, alpha, **given):
+    """Return the simulator's result, and the table and the run that it comes from."""
+    calls = []
+
+    def note(*args, **more):
+        calls.append(args)
+        return solve(*args, **more)
+
+    with mock.patch.object(api, "solve", note):
+        result = calibrate(data, network, alpha, **given)
+    ((table, _, _, run),) = calls
+    return result, table, run
+
+
+def results_of_devices(result, table, run, network, faults=None):
+    """Play all devices of the network; return what each makes of its answers."""
+
+    def start(k, journal):
+        def make(net, row):
+            return solve_on_device(net, row, table.take([k]), result.guarantee, run)
+
+        return Device(PeerSetup(k, network, {}, make, journal, scores=str(k)))
+
+    played = run_loopback(network, start, faults or LinkFaults(), np.random.default_rng(0), limit=LIMIT)
+    found = []
+    for k, device in enumerate(played.devices):
+        if device.error is not None:
+            raise device.error
+        outcome = device.result
+        blank = Result(
+            guarantee=result.guarantee,
+            answers=(),
+            cost=outcome.cost,
+            method=run.method,
+            device_ids=(network.ids[k],),
+            network=network.name,
+            options={},
+            adapted=outcome.adapted,
+        )
+        found.append(add_answers_to_result(blank, outcome, outcome.problems))
+    return found
+
+
+def assert_same(result, found, data, groups=None):
+    """Windows, settings, hidden rows, digests and cost are those of the simulator, and so is every set."""
+    rng = np.random.default_rng(9)
+    for k, own in enumerate(found):
+        (name,) = own.device_ids
+        facts = own.adapted
+        assert facts.hidden == {name: result.adapted.hidden[name]}
+        assert facts.digests == {name: result.adapted.digests[name]}
+        for field in ("columns", "choices", "losses", "counts", "shared", "weights", "missing", "rounded"):
+            assert getattr(facts, field) == getattr(result.adapted, field), field
+        for mine, theirs in zip(own.answers, result.answers, strict=True):
+            assert (mine.part, mine.alpha, mine.windows, mine.examples) == (
+                theirs.part,
+                theirs.alpha,
+                theirs.windows,
+                theirs.examples,
+            )
+            assert mine.thresholds.tolist() == theirs.thresholds[[k]].tolist()
+        assert own.cost.rounds == result.cost.rounds
+        assert own.cost.bits.tolist() == result.cost.bits[[k]].tolist()
+        new = (
+            rng.dirichlet(np.ones(CLASSES), 6)
+            if result.guarantee.adapt.task == "classification"
+            else rng.normal(size=6)
+        )
+        more = {} if groups is None else {"groups": ["a", "b"] * 3}
+        own_groups = None if groups is None else groups[name]
+        for alpha in result.alphas:
+            here = own.on(name, data[name], groups=own_groups).predict(new, alpha=alpha, **more)
+            assert np.array_equal(here, result.on(name).predict(new, alpha=alpha, **more))
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("kind", ["prior", "scale", "even"])
+def test_devices_end_as_the_simulator_does(kind, mixture):
+    # With `scale` there are many settings to choose from, and every device computes each of them.
+    for seed, network in enumerate(NETWORKS[:2] if kind == "scale" else NETWORKS):
+        data = rows_of(network, "regression" if kind == "scale" else "classification", seed)
+        for window in ("full",) if seed else (16,):
+            given = {"scale": adapt.Scale, "prior": adapt.Prior, "even": adapt.Even}[kind](window=window)
+            result, table, run = simulated(
+                data, network, [0.1, 0.3], adapt=given, mixture=MIXTURES[mixture](network), rng=seed
+            )
+            assert_same(result, results_of_devices(result, table, run, network), data)
+
+
+@pytest.mark.parametrize("rule", [None, "atoms", "max"])
+def test_with_groups_devices_end_as_the_simulator_does(rule):
+    network = NETWORKS[0]
+    data = rows_of(network, "classification", 4)
+    rng = np.random.default_rng(4)
+    groups = {name: [*rng.choice(["a", "b"], len(labels))] for name, (_, labels) in data.items()}
+    if rule is not None:
+        groups = {name: [[one] if rng.random() < 0.5 else ["a", "b"] for one in own] for name, own in groups.items()}
+    given = {} if rule is None else {"group_rule": rule}
+    for mixture in ("sizes", "equal"):
+        result, table, run = simulated(
+            data, network, [0.1, 0.25], adapt="prior", groups=groups, mixture=mixture, rng=1, **given
+        )
+        assert_same(result, results_of_devices(result, table, run, network), data, groups)
+
+
+def test_lost_and_repeated_frames_and_a_crash_change_nothing():
+    network = NETWORKS[0]
+    data = rows_of(network, "classification", 5)
+    result, table, run = simulated(data, network, [0.1, 0.3], adapt="prior", rng=5)
+    faults = LinkFaults(loss=0.2, duplication=0.2, pauses=(Pause(2, 0.05, 1.0, crash=True),))
+    assert_same(result, results_of_devices(result, table, run, network, faults), data)
