@@ -141,10 +141,7 @@ def synthetic_at(devices: int, n: int, differ: bool, draws: int) -> Iterator[Dra
         bias = rng.normal(0, 2, devices) * differ
         scale = np.exp(rng.normal(0, 0.5, devices) * differ)
         yield Draw(
-            *(
-                [(np.zeros(rows), rng.normal(bias[k], scale[k], rows)) for k in range(devices)]
-                for rows in (n, 1000)
-            )
+            *([(np.zeros(rows), rng.normal(bias[k], scale[k], rows)) for k in range(devices)] for rows in (n, 1000))
         )
 
 
@@ -267,7 +264,9 @@ def oracle(draw: Draw) -> Floats:
     there = [k for k, (_, labels) in enumerate(draw.test) if len(labels)]
     scores = [plain_scores(*draw.test[k])[0] for k in there]
     flat = np.concatenate(scores)
-    weights = np.concatenate([np.full(len(own), draw.sizes[k] / len(own)) for k, own in zip(there, scores, strict=True)])
+    weights = np.concatenate(
+        [np.full(len(own), draw.sizes[k] / len(own)) for k, own in zip(there, scores, strict=True)]
+    )
     order = np.argsort(flat)
     place = np.searchsorted(np.cumsum(weights[order]), (1 - ALPHA) * weights.sum())
     found = np.full((3, len(draw.test)), np.nan)

@@ -24,6 +24,7 @@ from conformesh.kernels.ranks import OWN, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.pipeline.problems import LocalRows, Problem, PublicFacts, group_memberships
+from conformesh.protocols.aggregate import NetworkSum, get_aggregator
 from conformesh.protocols.block import Answers, Block, WindowRequest
 from conformesh.protocols.messages import Protocol
 from conformesh.results.adapted import AdaptedFacts, DeviceRows
@@ -98,14 +99,15 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
     bags = [device_rows(asked.rows.table, k).bag for k in range(asked.rows.devices)]
     assert asked.rows.table.outputs is not None
     columns = adapt.columns(asked.rows.table.outputs)
+    sums = _NetworkSums(blank, adapt.name, int(asked.agreed.rows.sum()))
     counts = np.zeros(0, dtype=np.int64)
     if (held := np.stack([adapt.summary_counts(bag) for bag in bags])).shape[1]:
-        counts = yield from _sum_over_network(blank, held, run)
+        counts = yield from sums.add_up("summary_counts", held, bags, 1)
     choices = adapt.reachable_settings(counts, columns)
     losses = np.zeros(0, dtype=np.int64)
     if len(choices) > 1:
         own = np.array([[int(adapt.losses(bag, s, level).sum()) for s in choices] for bag in bags], dtype=np.int64)
-        losses = yield from _sum_over_network(blank, own, run)
+        losses = yield from sums.add_up("losses", own, bags, LARGEST_LOSS)
     shared = _shared_settings(choices, adapt.settings(counts, columns), losses)
     scored = [[adapt.leave_one_out(bag, choices[place]) for place in shared] for bag in bags]
     parts, samples, sizes = _score_columns(asked, scored, len(shared))
@@ -148,12 +150,26 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
     return replace(found, problems=problems, adapted=facts)
 
 
-def _sum_over_network(block: Block, numbers: Ints, run: Any) -> Protocol[Ints]:
-    """Return the sums of whole numbers over all devices, (numbers,), by the means of the method."""
-    from conformesh.protocols.aggregate import get_aggregator
+class _NetworkSums:
+    """Adds up whole numbers over all devices; the spanning tree is grown once."""
 
-    total = yield from get_aggregator("tree").prepare(block)
-    return np.asarray((yield from total(numbers))[0], dtype=np.int64)
+    def __init__(self, block: Block, name: str, examples: int) -> None:
+        self._block, self._name, self._examples = block, name, examples
+        self._total: NetworkSum | None = None
+
+    def add_up(self, what: str, numbers: Ints, bags: Sequence[Bag], each: int) -> Protocol[Ints]:
+        """Return the sums over all devices, (numbers,); an example adds from 0 to `each`, so that sums are short."""
+        most = each * np.array([len(bag.labels) for bag in bags])[:, None]
+        if ((numbers < 0) | (numbers > most)).any():
+            raise ValueError(
+                f"{what} of adaptation {self._name!r} must be whole numbers from 0 to {each} for each example, got "
+                f"{numbers.min()} to {numbers.max()} as sums of {int(most.min()) // each} to {int(most.max()) // each}"
+                " examples"
+            )
+        if self._total is None:
+            self._total = yield from get_aggregator("tree").prepare(self._block)
+        found = yield from self._total(numbers, self._examples * each)
+        return np.asarray(found[0], dtype=np.int64)
 
 
 def _shared_settings(choices: Sequence[Setting], usual: Sequence[Setting], losses: Ints) -> list[int]:
