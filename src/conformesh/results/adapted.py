@@ -165,7 +165,7 @@ class DevicePredictor:
         columns = self.facts.columns
         self._note_unseen()
         sets = np.empty((len(table), columns), dtype=np.bool_)
-        step = max(1, _CELLS_AT_ONCE // (columns * (len(self._rest) if self.adapt.needs_new_rows else 1)))
+        step = max(1, _CELLS_AT_ONCE // (columns * max(1, len(self._rest) if self.adapt.needs_new_rows else 1)))
         for codes, rows in self._rows_by_parts(view, groups, len(table)):
             for start in range(0, len(rows), step):
                 chunk = rows[start : start + step]
