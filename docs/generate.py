@@ -275,23 +275,25 @@ def _rank(rank: int | tuple[int, ...] | None) -> str:
 
 def reveals() -> str:
     """What every method reveals by default, and of how many devices one curious one has numbers of their own."""
-    rows = []
-    for name, method in METHODS.items():
-        if method.reveals is None:
-            continue
-        network = Network.torus(5, 4)
+    ways: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
+    ways += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp",)]
+    ways.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
+    network, rows = Network.torus(5, 4), []
+    for name, written, given in ways:
         found = [
-            row for row in exposure_of_method(name, network, coalition=0).rows if row.what != "its number of scores"
+            row
+            for row in exposure_of_method(name, network, coalition=0, **given).rows
+            if row.what != "its number of scores"
         ]
         said = [
             "; ".join(row.what.partition(" (on a mesh")[0] for row in found if row.to == to)
             for to in ("neighbours", "everybody", "a server")
         ]
         bare = [
-            len(exposure_of_method(name, Network.of(graph, 20), coalition=1).bare)
+            len(exposure_of_method(name, Network.of(graph, 20), coalition=1, **given).bare)
             for graph in ("chain", "star", "torus")
         ]
-        rows.append((code(name), *(words or "—" for words in said), *map(str, bare)))
+        rows.append((written, *(words or "—" for words in said), *map(str, bare)))
     columns = (
         "method",
         "neighbours learn",

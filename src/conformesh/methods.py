@@ -24,13 +24,14 @@ from conformesh.kernels.ranks import (
     AUTO,
     DEFAULT_REQUIREMENT,
     DEVICE_MIXTURES,
+    MIXTURES,
     Alpha,
     Requirement,
     check_alpha,
     refuse_confidence,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.privacy.exposure import Edges, Exposure, ExposureContext, Reveals, measure_exposure
+from conformesh.privacy.exposure import Disclosure, Edges, Exposure, ExposureContext, Reveals, measure_exposure
 from conformesh.protocols import baselines, e_dcp, fedcp_qq, h_dcp, method_exposure, p_dcp, q_dcp, r_dcp, wfcp
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.faults import Faults
@@ -40,6 +41,7 @@ from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import convert_option, option_choices
 from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
 from conformesh.results.result import Result
+from conformesh.scores.adapt import Even, as_adaptation
 from conformesh.scores.base import Score
 
 _MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], GatheringProtocol[Answers]]
@@ -646,6 +648,8 @@ def exposure_of_method(
     scores: int = 50,
     alpha: Alpha = 0.1,
     masks: Edges | None = None,
+    adapt: Any = None,
+    mixture: str = "sizes",
     **options: Any,
 ) -> Exposure:
     """Return who would learn what from a run of a method on a mesh.
@@ -662,6 +666,8 @@ def exposure_of_method(
         Number of scores of each device, and the level; some methods choose by these what to send.
     masks
         For masked sums: the pairs of devices that share a mask, as rows; by default all pairs.
+    adapt, mixture
+        As in `calibrate`: scores that adapt reveal more; with mixture `own` no score is searched for.
 
     Examples
     --------
@@ -669,7 +675,18 @@ def exposure_of_method(
     >>> print(exposure_of_method("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
     19 of 19 other devices' own numbers
     """
-    where = ExposureContext(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
+    adaptation = as_adaptation(adapt)
+    if mixture not in MIXTURES:
+        raise ValueError(unknown_name("mixture", mixture, MIXTURES))
+    where = ExposureContext(
+        network.devices,
+        network,
+        scores=scores,
+        alpha=check_alpha(alpha),
+        masks=masks,
+        adapt=adaptation.for_task("classification") if isinstance(adaptation, Even) else adaptation,
+        own=mixture == "own",
+    )
     return _exposure(method, where, options, coalition)
 
 
@@ -698,7 +715,15 @@ def exposure_of_result(
             make_options(result.method, {**options, name: result.options.get(name)})
             options[name] = result.options.get(name)
     where = ExposureContext(
-        K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks
+        K,
+        network,
+        (),
+        result.answers[0].examples // K,
+        result.answers[0].alpha,
+        result.options,
+        masks,
+        result.guarantee.adapt,
+        result.guarantee.mixture.kind == "own",
     )
     found = _exposure(result.method, where, options, coalition)
     facts = {name: value for name, value in result.options.items() if name.startswith("revealed")}
@@ -708,7 +733,11 @@ def exposure_of_result(
 def _exposure(
     method: str, where: ExposureContext, given: Mapping[str, Any], coalition: int | Sequence[Any]
 ) -> Exposure:
-    reveals = get_method(method).reveals
-    if reveals is None:
+    entry = get_method(method)
+    if (reveals := entry.reveals) is None:
         raise ValueError(f"what method {method!r} reveals is not known; add `reveals` to its line in METHODS")
-    return measure_exposure(method, reveals, where, make_options(method, given), coalition)
+
+    def of_run(at: ExposureContext, options: Any) -> list[Disclosure]:
+        return method_exposure.exposure_of_run(at, options, reveals, entry.private)
+
+    return measure_exposure(method, of_run, where, make_options(method, given), coalition)

@@ -232,7 +232,8 @@ def arbitrary_case(rng, limit, *, with_groups=True, kinds=("sizes", "sizes", "eq
     sizes = random_sizes(rng, limit)
     settings = int(rng.choice([1, 1, 2, 3]))
     lost = random_tables(rng, sizes, settings) if settings > 1 else None
-    adapt = ArbitraryScores(random_tables(rng, sizes, settings), lost)
+    window = 3 if rng.random() < 0.1 else "full"  # which leaves labels undecided, and includes them
+    adapt = ArbitraryScores(random_tables(rng, sizes, settings), lost, window)
     outputs = [np.stack([np.full(n + 1, k), np.arange(n + 1)], axis=1).astype(float) for k, n in enumerate(sizes)]
     labels = [rng.integers(0, 2, n + 1) for n in sizes]
     groups, rule = None, None
@@ -259,7 +260,7 @@ def climbed(full, rng, steps, ratio=None):
         for _ in range(rng.integers(1, 4)):
             table = tables[rng.integers(len(tables))]
             table[tuple(rng.integers(0, size) for size in table.shape)] = rng.integers(0, 60)
-        moved = full._replace(adapt=ArbitraryScores(tables, full.adapt.lost))
+        moved = full._replace(adapt=ArbitraryScores(tables, full.adapt.lost, full.adapt.window))
         if (found := ratio(moved)) >= best:
             full, best = moved, found
     return best, full

@@ -61,15 +61,25 @@ def check_climb(seed, steps, *, kinds=MIXTURES):
 def test_theorem_one_hidden_example_keeps_alpha_for_arbitrary_scores():
     """25 random tables at three levels each, with groups, settings and shares, and two climbs of 15 steps."""
     assert check_cases(1, 25) == 1  # reached: the rank has no room
-    assert min(check_climb(seed, 15) for seed in (7, 8)) >= Fraction(9, 10)
+    assert min(check_climb(seed, 15) for seed in (7, 9)) >= Fraction(9, 10)
+
+
+def test_theorem_each_device_alone_keeps_alpha_for_arbitrary_scores():
+    """mixture="own": 25 random tables, where the risk of every device is at most alpha, and a climb."""
+    assert check_cases(2, 25, kinds=("own",)) == 1
+    assert check_climb(9, 15, kinds=("own",)) >= Fraction(9, 10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", campaign_seeds(8, 100))
 def test_theorem_one_hidden_example_keeps_alpha_on_very_many_tables(seed):
-    """2,000 tables in all: 200 random ones for each seed, and a climb of 50 steps; CONFORMESH_LONG=10: 20,000."""
-    assert check_cases(seed, 200) >= Fraction(9, 10)
-    check_climb(seed, 50)
+    """2,000 tables in all: 200 random ones for each seed, and a climb of 50 steps; CONFORMESH_LONG=10: 20,000.
+
+    Every fourth seed asks for each device alone.
+    """
+    kinds = ("own",) if seed % 4 == 3 else MIXTURES
+    assert check_cases(seed, 200, kinds=kinds) >= Fraction(9, 10)
+    check_climb(seed, 50, kinds=kinds)
 
 
 def test_hidden_rows_that_are_drawn_give_the_same_risks():
@@ -83,9 +93,9 @@ def test_hidden_rows_that_are_drawn_give_the_same_risks():
 # --- scores of the library --------------------------------------------------------------------------------------------
 
 
-def labelled_case(rng, adaptation, *, kinds=MIXTURES, columns=3):
+def labelled_case(rng, adaptation, *, kinds=MIXTURES, columns=3, most=MOST):
     """Return full bags of outputs and labels: of probabilities, or of predictions."""
-    sizes = random_sizes(rng, MOST)
+    sizes = random_sizes(rng, most)
     labels: list = []
     if adaptation.task == "classification":
         rows = [rng.dirichlet(np.full(columns, rng.choice([0.3, 1.0, 5.0])), n + 1) for n in sizes]
@@ -109,8 +119,8 @@ BUILT_IN = [
 @pytest.mark.parametrize("adaptation", BUILT_IN, ids=str)
 def test_adaptations_of_the_library_keep_alpha(adaptation):
     rng = np.random.default_rng(5)
-    for _ in range(1 if isinstance(adaptation, adapt.Scale) and adaptation.usual is None else 4):  # slow
-        assert_keeps(labelled_case(rng, adaptation))
+    for _ in range(4):
+        assert_keeps(labelled_case(rng, adaptation, most=6))
 
 
 @pytest.mark.slow

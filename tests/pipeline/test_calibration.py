@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from conformesh import Network, Result, TooFewScores, calibrate, scores
+from conformesh.kernels.proportions import wilson_interval
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate, Cost, too_few_certificate
-from conformesh.results.evaluation import wilson_interval
 
 HELD = [np.random.default_rng(k).random(40) for k in range(5)]
 

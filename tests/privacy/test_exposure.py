@@ -10,14 +10,22 @@ import pytest
 from msgspec import structs
 from scipy.special import expit
 
-from conformesh import METHODS, TOPOLOGIES, Network, Result, calibrate
+from conformesh import METHODS, TOPOLOGIES, Network, Result, adapt, calibrate
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import subtree_weights
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
+from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.varints import decode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, method_variants
+from conformesh.methods import (
+    device_protocol,
+    exposure_of_method,
+    exposure_of_result,
+    make_options,
+    method_variants,
+    run_method,
+)
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, run_loopback
@@ -30,10 +38,11 @@ from conformesh.privacy.exposure import (
 from conformesh.privacy.gossip_attack import Eavesdropper, tree_attack_coefficients, with_neighbours
 from conformesh.protocols import method_exposure, top_k
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.protocols.block import Block
+from conformesh.protocols.block import Block, WindowRequest
 from conformesh.protocols.histogram_reports import Report, encode_ends, encode_reports
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.waves import Waves
+from conformesh.scores.adapt import Bag
 from tests.peer.devices import drawn_scores, starter
 
 TORUS = Network.torus(5, 4)
@@ -298,6 +307,167 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
         for sender, said in zip(one.senders.tolist(), one.values, strict=True):
             words = said if isinstance(said, bytes) else np.ascontiguousarray(said).tobytes()
             assert words in next(iter(heard[one.round + sizes, sender].values()))
+
+
+# --- adapted scores ---------------------------------------------------------------------------------------------------
+
+
+FIXED = adapt.Prior(strength=16, temperature=1)
+
+
+def drawn_rows(name, rng, devices=20):
+    """Rows of devices that differ: each sees 3 of 10 classes, or has a bias of its own."""
+    bags = []
+    for _ in range(devices):
+        n = int(rng.integers(5, 40))
+        if name == "scale":
+            mean = rng.normal(size=n)
+            bags.append(Bag(mean, mean + rng.normal(rng.normal(), rng.uniform(0.5, 2), n)))
+            continue
+        labels = rng.choice(rng.permutation(10)[:3], n)
+        outputs = rng.dirichlet(np.ones(10), n) + 0.5 * np.eye(10)[labels]
+        bags.append(Bag(outputs / outputs.sum(axis=1, keepdims=True), labels))
+    return bags
+
+
+def twin_rows(name, bags, rng):
+    """Other rows with the same scores and losses: the classes of each device renamed, or residuals negated."""
+    if name == "scale":
+        return [Bag(bag.outputs, 2 * bag.outputs - bag.labels) for bag in bags]
+    twins = []
+    for bag in bags:
+        names = rng.permutation(10)
+        outputs = np.empty_like(bag.outputs)
+        outputs[:, names] = bag.outputs
+        twins.append(Bag(outputs, names[bag.labels]))
+    return twins
+
+
+def said(ear):
+    """All that was said: round, kind, who, and the bytes."""
+    return [
+        (one.round, one.kind, tuple(one.senders), [np.asarray(value).tobytes() for value in one.values])
+        for one in ear.heard
+    ]
+
+
+def adapted_ear(bags, adaptation, rows=range(20), method="e-dcp", **options):
+    ear = Eavesdropper(TORUS, rows)
+    given = [(bag.outputs, bag.labels) for bag in bags]
+    return ear, calibrate(given, TORUS, 0.1, method, adapt=adaptation, observer=ear, rng=0, **options)
+
+
+@pytest.mark.parametrize("name", ["prior", "scale", "even", "fixed"])
+def test_an_adapted_run_says_sums_of_losses_and_the_search_among_scores(name):
+    """Every byte that is said follows from sizes, counts, sums of losses and adapted scores: nothing else is said."""
+    bags = drawn_rows(name, np.random.default_rng(5))
+    ear, result = adapted_ear(bags, FIXED if name == "fixed" else name)
+    adaptation, facts = result.guarantee.adapt, result.adapted
+    sizes = np.array([[len(bag)] for bag in bags])
+    checked = [adaptation.read(bag.outputs, bag.labels, "") for bag in bags]
+
+    def claimed():
+        block = Block.everywhere(TORUS, sizes)
+        held = np.array([adaptation.summary_counts(bag) for bag in checked])
+        if held.shape[1]:
+            total = yield from AGGREGATORS["tree"].prepare(block)
+            assert (yield from total(held))[0].tolist() == [*facts.counts]
+        if len(facts.choices) > 1:
+            own = [[int(adaptation.losses(bag, s, 0.1).sum()) for s in facts.choices] for bag in checked]
+            total = yield from AGGREGATORS["tree"].prepare(block)
+            assert (yield from total(np.array(own)))[0].tolist() == [*facts.losses]
+        scores = [[adaptation.leave_one_out(bag, facts.choices[at]) for bag in checked] for at in facts.shared]
+        samples = WeightedScores.of_trials(scores)
+        asked = replace(
+            block,
+            sizes=samples.sizes,
+            alphas=(Fraction(1, 10),),
+            window=WindowRequest(16),
+            requirement=Requirement(hides_example=True),
+        )
+        return (yield from run_method("e-dcp", asked, samples, make_options("e-dcp", {})))
+
+    expected = Eavesdropper(TORUS, range(20))
+    outcome, _ = Simulator(TORUS, expected).run(claimed())
+    assert said(ear) == said(expected)
+    assert tuple(row[0] for row in outcome.windows) == tuple(result.answers[0].windows)
+
+
+@pytest.mark.parametrize("name", ["prior", "even"])
+def test_labels_of_a_device_do_not_travel(name):
+    """Classes that are renamed on each device change no message and no result, apart from digests of rows."""
+    rng = np.random.default_rng(6)
+    bags = drawn_rows(name, rng)
+    first, one = adapted_ear(bags, name)
+    second, other = adapted_ear(twin_rows(name, bags, rng), name)
+    assert said(first) == said(second)
+    assert_results_differ_in_digests(one, other)
+
+
+def test_the_sign_of_a_bias_does_not_travel():
+    """Residuals that are negated change no message: how many there are of each size is what is counted."""
+    bags = [Bag(np.zeros(len(bag)), bag.labels) for bag in drawn_rows("scale", np.random.default_rng(7))]
+    first, one = adapted_ear(bags, "scale")
+    second, other = adapted_ear(twin_rows("scale", bags, None), "scale")
+    assert said(first) == said(second)
+    assert_results_differ_in_digests(one, other)
+
+
+def assert_results_differ_in_digests(one, other):
+    """What a file would hold: the same, but for a digest for each device."""
+    one, other = structs.replace(one, seconds=0.0).to_dict(), structs.replace(other, seconds=0.0).to_dict()
+    digests = [given["adapted"].pop("digests") for given in (one, other)]
+    assert one == other
+    assert all(digests[0][name] != digests[1][name] for name in TORUS.ids)
+
+
+def test_a_leaf_says_the_sums_of_its_losses_bare():
+    """What a coalition learns by the table is what its members hear, to the last number."""
+    bags = drawn_rows("prior", np.random.default_rng(8))
+    ear, result = adapted_ear(bags, "prior", rows=[10])
+    found = exposure_of_result(result, TORUS, coalition=["10"])
+    alone = row_of(found, "the sum of the losses of its rows, for each setting", "the coalition")
+    assert alone.numbers == len(result.adapted.losses) == 12
+    parent, _ = subtree_weights(TORUS, np.ones(20, dtype=np.int64))
+    leaves = [row for row in with_neighbours(TORUS, [10]).tolist() if row not in parent and row != 10]
+    assert leaves
+    assert {*leaves} <= {*alone.devices}
+    adaptation = result.guarantee.adapt
+    for row in leaves:
+        heard = next(value for value in said_by(ear, row, "each") if value.shape == (12,))
+        assert heard.tolist() == [
+            int(adaptation.losses(bags[row], setting, 0.1).sum()) for setting in result.adapted.choices
+        ]
+
+
+def test_with_fixed_settings_no_loss_is_said():
+    """What is said instead is in the test of all bytes above."""
+    assert not [row for row in exposure_of_method("e-dcp", TORUS, adapt=FIXED).rows if "losses" in row.what]
+    _, result = adapted_ear(drawn_rows("prior", np.random.default_rng(9)), FIXED)
+    assert result.adapted.losses == ()
+    assert not [row for row in exposure_of_result(result).rows if "losses" in row.what]
+
+
+@pytest.mark.parametrize("name", ["prior", "scale"])
+def test_with_mixture_own_only_sums_are_said(name):
+    ear, result = adapted_ear(drawn_rows(name, np.random.default_rng(10)), name, mixture="own")
+    numbers = [value.size for one in ear.heard for value in one.values if one.kind == "each"]
+    assert {one.kind for one in ear.heard} <= {"each", "hello"}
+    assert {*numbers} <= {1, 160, len(result.adapted.losses)}
+    found = exposure_of_result(result)
+    assert {row.what for row in found.rows if row.to == "everybody"} == {
+        row.what for row in exposure_of_method("e-dcp", TORUS, adapt=name, mixture="own").rows if row.to == "everybody"
+    }
+    assert not [row for row in found.rows if "window" in row.what or "threshold" in row.what]
+
+
+@pytest.mark.parametrize("name", ["prior", "scale", "even"])
+def test_a_plan_of_an_adapted_run_says_what_its_result_says(name):
+    _, made = adapted_ear(drawn_rows(name, np.random.default_rng(11)), name)
+    base = {} if name != "even" else {"adapt": made.guarantee.adapt}
+    planned = exposure_of_method("e-dcp", TORUS, coalition=["10"], **{"adapt": name, **base})
+    assert exposure_of_result(made, TORUS, coalition=["10"]).rows == planned.rows
+    assert {row.to for row in planned.rows} >= {"readers of results", "readers of predictions"}
 
 
 # --- the command's questions ------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from conformesh.cli.options import GuaranteeOptions
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import format_bits
 from conformesh.graph.network import Network
+from conformesh.kernels.proportions import wilson_interval
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.datasets.digits import TRAINING_IMAGES, Digits, DigitsSplit, load_digits_on_devices, split_digits
@@ -25,7 +26,6 @@ from conformesh.plots.pictures import Agreement, MethodMeasurement, draw_agreeme
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Sum
 from conformesh.results.certificate import Cost
-from conformesh.results.evaluation import wilson_interval
 from conformesh.scores import LAC
 
 _NETWORKS = ("torus", "chain")

@@ -21,7 +21,7 @@ from conformesh.cli.results import (
 )
 from conformesh.files.labelled import read_labelled
 from conformesh.files.tables import FileLayout
-from conformesh.results.evaluation import Coverage, Evaluation
+from conformesh.results.evaluation import Coverage, Evaluation, under_covered
 from conformesh.scores import Score
 
 _MOST_PRINTED = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
@@ -100,12 +100,13 @@ def _report(found: Evaluation, picture: Path | None) -> None:
     for what, parts in found.parts.items():
         print()
         least = sorted(parts, key=lambda name: parts[name].rate)[:_MOST_PRINTED]
-        rows = [(name, f"{parts[name].rows:,}", *_cells(parts[name], found.nominal)) for name in least]
+        below = under_covered(parts, found.nominal)
+        rows = [(name, f"{parts[name].rows:,}", *_cells(parts[name], name in below)) for name in least]
         columns = (what, "rows", "coverage", "95 % interval", "")
         console.print_table(columns, rows, right=columns[1:4])
         if len(parts) > _MOST_PRINTED:
             print(f"and {len(parts) - _MOST_PRINTED:,} more that are covered as much or more: --json has all")
 
 
-def _cells(part: Coverage, nominal: float | None) -> tuple[str, str, str]:
-    return f"{part.rate:.4f}", f"{part.low:.4f} to {part.high:.4f}", "below" if part.misses(nominal) else ""
+def _cells(part: Coverage, is_below: bool) -> tuple[str, str, str]:
+    return f"{part.rate:.4f}", f"{part.low:.4f} to {part.high:.4f}", "below" if is_below else ""

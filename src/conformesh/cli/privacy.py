@@ -18,6 +18,7 @@ from conformesh.cli.results import SavedRun, parse_saved_run, read_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
 from conformesh.privacy.exposure import Exposure
+from conformesh.scores.adapt import ADAPTATIONS
 
 _COLUMNS = ("who learns", "what", "about", "numbers")
 
@@ -37,6 +38,11 @@ _COLUMNS = ("who learns", "what", "about", "numbers")
         type=PATH,
     ),
     Option("--method NAME", f"With --plan: {', '.join(METHODS)}."),
+    Option(
+        f"--adapt {'|'.join(ADAPTATIONS)}",
+        "With --plan: scores that learn from a device's own rows, which reveals more.",
+    ),
+    Option("--mixture NAME", "With --plan: as in calibrate; with own no score is searched for.", default="sizes"),
     options.devices_option("With --plan: how many devices, K."),
     Option(
         "--coalition <int>|NAME,...",
@@ -60,6 +66,8 @@ def privacy(
     plan: bool,
     account: Path | None,
     method: str | None,
+    adapt: str | None,
+    mixture: str,
     devices: int | None,
     coalition: str,
     network: NetworkOptions,
@@ -83,7 +91,7 @@ def privacy(
     who = _coalition(coalition)
     private: Explanation | None = None
     if result is not None:
-        asked = {"method": method, "devices": devices, **options}
+        asked = {"method": method, "adapt": adapt, "devices": devices, **options}
         if given := next((name for name, value in asked.items() if value is not None), None):
             raise ValueError(f"--{given.replace('_', '-')} is for a run to come, and {result} is of one that was made")
         saved = parse_saved_run(*read_json(result))
@@ -99,7 +107,9 @@ def privacy(
         chosen = read_method_options(method, options)
         if get_method(method).private and chosen.get("epsilon") is not None:
             private = explain_private_plan(built, exact_alpha(level), chosen)
-        found = exposure_of_method(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
+        found = exposure_of_method(
+            method, built, coalition=who, scores=scores_per_device, alpha=level, adapt=adapt, mixture=mixture, **chosen
+        )
     data = {**found.to_dict(), **({} if private is None else {"private": private.data})}
     console.show_result(data, as_json, lambda: _report(found, private))
 

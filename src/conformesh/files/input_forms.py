@@ -378,7 +378,7 @@ def read_rows(
     return reader, scores
 
 
-PREDICTION, _SCALE = "prediction", "scale"  # columns of outputs of a regression model in a long frame
+PREDICTION, SCALE = "prediction", "scale"  # columns of outputs of a regression model in a long frame
 
 
 def read_labelled_outputs(
@@ -405,7 +405,7 @@ def read_labelled_outputs(
             )
         taken = {columns.device, label, *columns.given.values(), columns.id, *used}
         if task == "regression":
-            wanted = [PREDICTION, *([_SCALE] if _SCALE in known else [])]
+            wanted = [PREDICTION, *([SCALE] if SCALE in known else [])]
         else:
             wanted = [*map(str, classes)] if classes is not None else [name for name in known if name not in taken]
         frame = LongFrame(data, columns, (label, *wanted))

@@ -372,8 +372,13 @@ class Requirement:
         # lost is added to the required rank.
         round_up = self.loss_unit > 0 and not self.is_weighted
         swap = _swap(kinds, places, counts, LARGEST_SUM // self.largest_factor, round_up)
-        if self.hides_example:  # counts of the examples, the new one among them, need no room for an exchange
-            return replace(swap, rule="hidden", largest=Fraction(0))
+        if self.hides_example:
+            # Counts of the examples, the new one among them, need no room for an exchange. A device without examples
+            # has full sets, which miss nothing: no part of alpha is put aside for it, unless all devices are such.
+            absent = swap.missing if swap.missing < swap.base else Fraction(0)
+            return replace(
+                swap, rule="hidden", largest=Fraction(0), base=swap.base - absent, missing=swap.missing - absent
+            )
         if self.is_weighted and self.rank_rule == AUTO and swap.devices == 1:
             return replace(swap, rule="ordinary")  # one device: weighted split conformal prediction
         ghost = None if self.is_weighted else _ghost(kinds, counts)

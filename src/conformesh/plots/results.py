@@ -16,18 +16,23 @@ from numpy.typing import NDArray
 from conformesh.common.quantities import pluralize
 from conformesh.files.schemas import validate
 from conformesh.graph.network import Network
+from conformesh.kernels.proportions import FAMILY_WISE_ERROR
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK, MARKER_STYLES, FilePath, draw_map
 from conformesh.privacy.histogram import Release
+from conformesh.results.evaluation import under_covered
 from conformesh.results.lookup import part_axes
+from conformesh.results.sites import CALIBRATION
 
 if TYPE_CHECKING:
     from conformesh.results.evaluation import Coverage, Evaluation
     from conformesh.results.quantiles import Quantiles
     from conformesh.results.result import Result
+    from conformesh.results.sites import Sites
 
 _NAMED = 30  # devices, groups or classes; up to this many have their names at the axis, more would overlap
 _MOST_SIZE_BARS = 25  # set sizes; up to this many have a bar each
+_ERROR = "chance of a false alarm at most"
 _BLUE, _ORANGE = MARKER_STYLES[0][0], MARKER_STYLES[1][0]
 
 
@@ -58,8 +63,8 @@ def draw_evaluation(found: Evaluation, ax: Any = None, path: FilePath = None, by
         figure.suptitle(headline, fontsize=11.5, fontweight="bold", x=0.012, ha="left")
         if found.nominal is not None and shown != ["size"]:
             words = f"lines: 95 % intervals     dashed: {found.nominal:.4g}, asked for"
-            if any(part.misses(found.nominal) for what in shown for part in found.parts.get(what, {}).values()):
-                words += "     hollow squares: below it by the whole interval"
+            if any(under_covered(found.parts.get(what, {}), found.nominal) for what in shown):
+                words += f"     hollow squares: below it, {_ERROR} {FAMILY_WISE_ERROR:g}"
             parts = words.split("     ")
             lines = [words] if len(words) <= 17 * inches else parts
             figure.supxlabel("\n".join(lines), fontsize=8.5, x=0.012, ha="left")
@@ -85,18 +90,45 @@ def _draw_panel(axes: Any, found: Evaluation, what: str) -> None:
     if what == "size":
         _draw_sizes(axes, found.sizes)
     else:
-        _draw_coverages(axes, found.parts.get(what, {"all rows": found.coverage}), found.nominal, what)
+        parts = found.parts.get(what, {"all rows": found.coverage})
+        _draw_coverages(axes, parts, found.nominal, what, under_covered(parts, found.nominal))
 
 
-def _draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | None, what: str) -> None:
-    """Draw rates with their intervals; many of them in ascending order and without names."""
+def draw_sites(found: Sites, ax: Any = None, path: FilePath = None) -> Any:
+    """Draw the coverage of each device with its interval, what is asked for, and which devices are flagged."""
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import NotebookFigure, save_figure, whole_figure
+
+    parts = {name: found[name] for name in found if found[name].rows}
+    with mpl.rc_context(FIGURE_STYLE):
+        if ax is not None:
+            _draw_coverages(ax, parts, found.nominal, "device", {*found.flagged})
+            return save_figure(whole_figure(ax), path)
+        wide = max(1.8 + 0.2 * min(max(len(parts), 8), _NAMED), 5.2)
+        figure = NotebookFigure(figsize=(wide, 3.7), layout="constrained")
+        axes = figure.subplots()
+        _draw_coverages(axes, parts, found.nominal, "device", {*found.flagged})
+        axes.set_title("")
+        figure.suptitle(textwrap.fill(found.title(), int(13 * wide)), fontsize=10, x=0.012, ha="left")
+        words = [f"lines: {'approximate' if found.source == CALIBRATION else 'exact'} 95 % intervals"]
+        words += [] if found.nominal is None else [f"dashed: {found.nominal:.4g}, asked for"]
+        words += ["hollow squares: flagged"] if found.flagged else []
+        figure.supxlabel("     ".join(words), fontsize=8.5, x=0.012, ha="left")
+        return save_figure(figure, path)
+
+
+def _draw_coverages(
+    axes: Any, parts: Mapping[str, Coverage], nominal: float | None, what: str, below: set[str]
+) -> None:
+    """Draw rates with their intervals; many of them in ascending order and without names. Those `below` are marked."""
     names = [*parts]
     if len(names) > _NAMED:
         names.sort(key=lambda name: parts[name].rate)
     rates = np.array([parts[name].rate for name in names])
     ends = np.array([[parts[name].low, parts[name].high] for name in names]).reshape(-1, 2)
     places = np.arange(len(names))
-    missed = np.array([parts[name].misses(nominal) for name in names], dtype=bool)
+    missed = np.array([name in below for name in names], dtype=bool)
     few = len(names) <= _NAMED
     if not few:
         axes.fill_between(places, *ends.T, color=FAINT, alpha=0.5, linewidth=0, step="mid")
@@ -109,7 +141,7 @@ def _draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | N
         axes.axhline(nominal, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     axes.set_ylabel("coverage")
     low = np.nanmin([*ends[:, 0], 1.0 if nominal is None else nominal], initial=1.0)
-    axes.set_ylim(max(0.0, low - 0.04 * (1.04 - low) - 0.01), 1.005)
+    axes.set_ylim(max(-0.02, low - 0.04 * (1.04 - low) - 0.01), 1.005)  # room for a mark at 0
     _name_places(axes, names, what)
     axes.set_title(f"by {what}" + (f", {missed.sum():,} of {len(names):,} below" if missed.any() else ""), fontsize=9.5)
 

@@ -23,7 +23,7 @@ from conformesh.common.names import list_names
 from conformesh.graph.network import Network, subtree_weights
 from conformesh.privacy.gossip_attack import with_neighbours
 
-_To = Literal["neighbours", "everybody", "a server", "the coalition"]
+_To = Literal["neighbours", "everybody", "a server", "the coalition", "readers of results", "readers of predictions"]
 Edges = Iterable[tuple[int, int]]
 EACH, ALL = "each device", "all devices together"
 # Coalitions of one size that are all tried. Where there are more, a coalition grows device by device, each time by the
@@ -41,8 +41,8 @@ class Disclosure:
     Attributes
     ----------
     to
-        Who learns it: the neighbours of a device, everybody, a server (on a mesh, which has none, everybody), or the
-        coalition that was asked about.
+        Who learns it: the neighbours of a device, everybody, a server (on a mesh, which has none, everybody), the
+        coalition that was asked about, or whoever sees saved results or predictions.
     what
         What it is, in words.
     about
@@ -76,6 +76,10 @@ class ExposureContext:
         Of a run that was made: what was chosen on the way (`Result.options`).
     masks
         Pairs of devices that share a mask, for sums that are masked; None: all pairs.
+    adapt
+        How scores adapt to the rows of a device (`scores.adapt`); None: they do not.
+    own
+        Whether each device is covered by itself (mixture `own`), so that no score is searched for.
     """
 
     devices: int
@@ -85,6 +89,8 @@ class ExposureContext:
     alpha: Fraction = Fraction(1, 10)
     facts: Mapping[str, Any] = field(default_factory=dict)
     masks: Edges | None = None
+    adapt: Any = None
+    own: bool = False
 
     @property
     def everyone(self) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ tree, linear combinations in gossip, everything in a flood.
 
 `privacy.exposure` turns these lists into a report. Where a protocol changes what it sends, its function here must
 follow; `tests/privacy/test_exposure.py` compares the two.
+
+Adapted scores (`scores.adapt`) reveal more than a method does alone: `exposure_of_run` adds it.
 """
 
 from __future__ import annotations
@@ -16,11 +18,19 @@ from typing import Any
 import numpy as np
 
 from conformesh.graph.network import subtree_weights
-from conformesh.privacy.exposure import ALL, EACH, Disclosure, ExposureContext, components_without, learned_tree_sums
+from conformesh.privacy.exposure import (
+    ALL,
+    EACH,
+    Disclosure,
+    ExposureContext,
+    Reveals,
+    components_without,
+    learned_tree_sums,
+)
 from conformesh.privacy.gossip_attack import MOST_SOLVED_DEVICES, observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES
-from conformesh.protocols.block import Block
+from conformesh.protocols.block import Block, WindowRequest
 from conformesh.protocols.e_dcp import EDCP, SKETCH_POINTS, best_stage_width, choose_aggregator, choose_schedule
 from conformesh.protocols.e_dcp_entries import ENTRY_POINTS as TOLD
 from conformesh.protocols.fedcp_qq import FedCPQQ
@@ -32,6 +42,7 @@ from conformesh.protocols.quantile_average import S0_RULES
 from conformesh.protocols.r_dcp import RDCP
 from conformesh.protocols.spectrum_estimation import known_weights
 from conformesh.protocols.wfcp import WFCP
+from conformesh.scores.adapt.base import FULL, Bag
 
 KNOWS_SIZE = Disclosure("everybody", "its number of scores")
 _ENDS = "its smallest and its largest score, as they are"
@@ -149,7 +160,7 @@ def exposure_of_e_dcp(where: ExposureContext, options: EDCP) -> list[Disclosure]
         *_merged_sketch(where, "a sketch of its scores (rounded quantiles)", options.width or SKETCH_POINTS),
         *_tree_sum(where, window, None, total=False),
         Disclosure("everybody", "the brackets that are asked about, and the rank of the threshold", ALL, None),
-        _A_SCORE,
+        *(_window_of_scores(where, "true scores of somebody") if where.adapt is not None else [_A_SCORE]),
     ]
 
 
@@ -163,7 +174,8 @@ def _schedule(where: ExposureContext, options: EDCP) -> tuple[str, str]:
     if where.network is None:
         return "window" if options.schedule == "auto" else options.schedule, "tree"
     sizes = np.full((where.devices, 1), where.scores)
-    block = replace(Block.everywhere(where.network, sizes), alphas=(where.alpha,))
+    window = None if where.adapt is None else WindowRequest()
+    block = replace(Block.everywhere(where.network, sizes), alphas=(where.alpha,), window=window)
     plan = choose_schedule(block, options, block.ranks(), block.totals)
     if plan.schedule != "count" or plan.over == "tree":
         return plan.schedule, plan.over
@@ -317,3 +329,72 @@ def exposure_of_p_dcp(where: ExposureContext, options: PDCP) -> list[Disclosure]
         rows.append(Disclosure("the coalition", words, where.named(where.others(where.everyone)), None))
     alone = tuple(part[0] for part in parts if len(part) == 1)
     return [*rows, *_known_to_coalition(where, counts.replace("all scores", "its scores"), None, alone)]
+
+
+# --- adapted scores ---------------------------------------------------------------------------------------------------
+
+
+def exposure_of_run(where: ExposureContext, options: Any, reveals: Reveals, is_private: bool) -> list[Disclosure]:
+    """Say what a method reveals, and what scores that adapt add to it.
+
+    Sums of losses come before the search: the search is that of the method, among the adapted scores of each setting
+    that may be chosen. With mixture `own` nothing is searched for.
+    """
+    alone = [] if is_private else [KNOWS_SIZE]
+    rows = alone if where.own else [*reveals(where, options)]
+    if where.adapt is None:
+        return rows
+    chosen = [
+        (what, total, numbers)
+        for what, total, numbers in (
+            (
+                "counts that settings depend on",
+                "counts that settings depend on, of all devices",
+                _summary_numbers(where),
+            ),
+            (
+                "the sum of the losses of its rows, for each setting",
+                "the sum of the losses of all rows, for each setting",
+                _setting_numbers(where),
+            ),
+        )
+        if numbers != 0
+    ]
+    for what, total, numbers in chosen:
+        if not is_private:
+            rows += _tree_sum(where, what, numbers, total=True)
+        rows.append(Disclosure("everybody", total, ALL, numbers))
+    places = "" if where.own else "the place of the row that it hides, drawn before any score, and "
+    digest = "a digest of its rows, which confirms a right guess of all of them"
+    return [
+        *rows,
+        Disclosure("readers of results", places + digest, EACH, 1 if where.own else 2),
+        Disclosure("readers of predictions", where.adapt.predictions_reveal, EACH, None),
+    ]
+
+
+def _window_of_scores(where: ExposureContext, which: str) -> list[Disclosure]:
+    """What all devices need for predictions, in place of a threshold."""
+    many = where.adapt.window
+    words = (
+        "the pooled scores around the threshold" if many == FULL else f"about {many} pooled scores around the threshold"
+    )
+    what = f"{words}, with exact counts, for each setting that may be chosen: {which}"
+    return [Disclosure("everybody", what, ALL, None)]
+
+
+def _summary_numbers(where: ExposureContext) -> int:
+    """Return how many counts are added up before settings are known."""
+    nothing = Bag(
+        np.zeros((0, 2)) if where.adapt.task == "classification" else np.zeros(0), np.zeros(0, dtype=np.int64)
+    )
+    return len(where.adapt.summary_counts(nothing))
+
+
+def _setting_numbers(where: ExposureContext) -> int | None:
+    """Return how many settings there are to choose from; 0 if there is no choice, None if that depends on the rows."""
+    if counted := _summary_numbers(where):
+        several = len(where.adapt.settings(np.zeros(counted, dtype=np.int64), 1)) > 1
+        return None if several else 0
+    settings = len(where.adapt.settings(np.zeros(0, dtype=np.int64), 2))
+    return settings if settings > 1 else 0

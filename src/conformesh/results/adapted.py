@@ -27,6 +27,7 @@ from conformesh.common.names import natural_order
 from conformesh.common.notes import emit_note
 from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.kernels.ranks import OWN, RankRule
+from conformesh.results.evaluation import DeviceCoverage, coverage_by_device
 from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
 from conformesh.scores.adapt.base import LARGEST_LOSS
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # Scores of candidates that are computed at once: bounds memory to some 10 MB.
 _CELLS_AT_ONCE = 2**20
+_UNSEEN = "adapted sets rarely hold them. Coverage holds on average over all classes; evaluate(...) reports it by class"
 
 
 class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,7 +124,7 @@ class DevicePredictor:
         self._known_choice: _Choice | None = None
         self._known_intervals: dict[Any, tuple[float, float]] = {}
         self._seen = np.bincount(rows.bag.labels, minlength=facts.columns) if self._is_classifier else None
-        self._warned = False
+        self.is_quiet = False  # no note of unseen classes; also once it was shown
 
     def __repr__(self) -> str:
         return f"DevicePredictor({self.device}, {len(self.rows.bag):,} calibration rows, {self.adapt!r})"
@@ -157,6 +159,19 @@ class DevicePredictor:
         """Measure coverage and size on labelled examples of this device; the arguments are those of `predict`."""
         count = len(np.asarray(labels))
         return self.result.evaluate(outputs, labels, device=np.full(count, self.device), **rows)
+
+    def calibration_coverage(self, view: Result) -> DeviceCoverage:
+        """Return how many of the device's calibration rows have a leave-one-out score up to their threshold."""
+        bag, place = self.rows.bag, self.facts.shared[0]  # thresholds are those of the first window
+        if not len(bag):
+            return DeviceCoverage(0, 0, 0.0, 1.0)
+        own, hits = self.adapt.leave_one_out(bag, self.facts.choices[place]), np.zeros(len(bag), dtype=np.bool_)
+        for answer in view.answers:
+            members = self._members(answer)
+            inside = own <= answer.thresholds[view.place_of(self.device)]
+            hits |= inside if members is None else inside & members
+        labels = bag.labels if self._is_classifier else None
+        return coverage_by_device(hits, np.full(len(bag), self.device), labels)[self.device]
 
     # --- sets ---------------------------------------------------------------------------------------------------------
 
@@ -195,17 +210,23 @@ class DevicePredictor:
 
     def _note_unseen(self) -> None:
         """Note once that labels that the device never saw are covered badly."""
-        if self._seen is None or self._warned or self._seen.all() or not len(self.rows.bag):
+        missing = self.unseen_classes
+        if self.is_quiet or not missing:
             return
-        self._warned = True
-        missing = np.flatnonzero(self._seen == 0)
-        names = [str(self.result.classes[c]) if self.result.classes else str(c) for c in missing[:5].tolist()]
+        self.is_quiet = True
         more = ", ..." if len(missing) > 5 else ""
         emit_note(
             f"device {self.device} has no calibration row of {len(missing)} of {self.facts.columns} classes "
-            f"({', '.join(names)}{more}): adapted sets rarely hold them. Coverage holds on average over all classes; "
-            "evaluate(...) reports it by class"
+            f"({', '.join(missing[:5])}{more}): {_UNSEEN}"
         )
+
+    @property
+    def unseen_classes(self) -> tuple[str, ...]:
+        """The classes of which the device has no calibration row; empty where it has no row at all."""
+        if self._seen is None or not len(self.rows.bag):
+            return ()
+        names = self.result.classes or range(self.facts.columns)
+        return tuple(str(names[c]) for c in np.flatnonzero(self._seen == 0).tolist())
 
     # --- intervals ----------------------------------------------------------------------------------------------------
 
@@ -470,6 +491,21 @@ def _own_limits(others: Floats, alpha: Fraction) -> Floats:
     if rank > n:
         return np.full(others.shape[:-1], np.inf)
     return np.partition(others, rank - 1, axis=-1)[..., rank - 1]
+
+
+def predict_on_devices(predictors: Mapping[str, DevicePredictor], rows: Mapping[str, tuple[Array, Any]]) -> list[Any]:
+    """Return the sets of the rows of several devices, with one note for all; rows are outputs and groups."""
+    lacking = {name: len(one.unseen_classes) for name, one in predictors.items() if one.unseen_classes}
+    if len(lacking) > 1:
+        worst = max(lacking, key=lambda name: lacking[name])
+        columns = predictors[worst].facts.columns
+        emit_note(
+            f"{len(lacking):,} devices have no calibration row of some classes (device {worst} lacks {lacking[worst]} "
+            f"of {columns}): {_UNSEEN}"
+        )
+        for one in predictors.values():
+            one.is_quiet = True
+    return [predictors[name].predict(outputs, groups=groups) for name, (outputs, groups) in rows.items()]
 
 
 def check_digest(facts: AdaptedFacts, device: str, rows: DeviceRows) -> None:

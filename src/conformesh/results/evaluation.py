@@ -12,7 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import pluralize
-from conformesh.files.json_numbers import as_json_value
+from conformesh.files.json_numbers import as_json_value, as_number
+from conformesh.files.schemas import Number
+from conformesh.kernels.proportions import (
+    CONFIDENCE,
+    FAMILY_WISE_ERROR,
+    exact_intervals,
+    rejected_by_holm,
+    shortfall_p_values,
+)
 from conformesh.results.certificate import Count
 from conformesh.results.encoding import ArrayResult
 from conformesh.scores import Score
@@ -21,11 +29,12 @@ from conformesh.scores.centres import Centres
 from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
+    from conformesh.results.sites import Sites
     from conformesh.results.strata import Slab
 
 
 class Coverage(Struct, frozen=True):
-    """Covered rows out of all rows, with a Wilson interval."""
+    """Covered rows out of all rows, with an exact (Clopper-Pearson) interval."""
 
     covered: Count
     rows: Count
@@ -40,43 +49,63 @@ class Coverage(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {pluralize(self.rows, 'row')}"
 
-    def misses(self, nominal: float | None) -> bool:
-        """Say whether even the upper end of the interval is below a nominal coverage."""
-        return nominal is not None and self.rows > 0 and self.high < nominal
-
     def report(self) -> dict[str, Any]:
-        """Return a JSON object for people, with the rate."""
-        return {"rate": self.rate, "low": self.low, "high": self.high, "covered": self.covered, "rows": self.rows}
+        """Return a JSON object for people, with the rate, which is None without rows."""
+        rate = self.rate if self.rows else None
+        return {"rate": rate, "low": self.low, "high": self.high, "covered": self.covered, "rows": self.rows}
 
     @classmethod
-    def of(cls, hits: NDArray[np.bool_], confidence: float = 0.95) -> Coverage:
+    def of(cls, hits: NDArray[np.bool_], confidence: float = CONFIDENCE) -> Coverage:
         """Count hits and enclose their rate."""
         return cls.counted(int(np.count_nonzero(hits)), len(hits), confidence)
 
     @classmethod
-    def counted(cls, covered: int, rows: int, confidence: float = 0.95) -> Coverage:
+    def counted(cls, covered: int, rows: int, confidence: float = CONFIDENCE) -> Coverage:
         """Enclose the rate of so many covered rows."""
-        return cls(covered, rows, *wilson_interval(covered, rows, confidence))
+        return cls.each([covered], [rows], confidence)[0]
+
+    @classmethod
+    def each(cls, covered: ArrayLike, rows: ArrayLike, confidence: float = CONFIDENCE) -> list[Coverage]:
+        """Enclose several rates, each by itself."""
+        columns = (np.asarray(covered), np.asarray(rows), *exact_intervals(covered, rows, confidence))
+        return [Coverage(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def wilson_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson score interval of a proportion.
+class DeviceCoverage(Coverage, frozen=True):
+    """Coverage on one device, and how large its sets are.
 
-    >>> low, high = wilson_interval(90, 100)
-    >>> round(low, 4), round(high, 4)
-    (0.8256, 0.9448)
+    Attributes
+    ----------
+    mean_size
+        Labels per set, or the mean width of intervals; None without rows, and where sizes are not known.
+    empty
+        Fraction of empty sets; None likewise.
+    per_class
+        Coverage by true label, of the labels that the device has; empty for intervals.
     """
-    if rows == 0:  # no rows say nothing about the rate
-        return 0.0, 1.0
-    from statistics import NormalDist  # a node never evaluates, and need not hold it in memory
 
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    p = hits / rows
-    centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
-    half = z / (1 + z * z / rows) * np.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
-    low = 0.0 if hits == 0 else float(centre - half)  # exact ends, where round-off would leave 1e-17
-    high = 1.0 if hits == rows else float(centre + half)
-    return low, high
+    mean_size: Number | None = None
+    empty: float | None = None
+    per_class: dict[int | str, Coverage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size: Any = self.mean_size
+        if isinstance(size, str):  # a file has words for infinities
+            structs.force_setattr(self, "mean_size", as_number(size, "mean_size"))
+
+    def report(self) -> dict[str, Any]:
+        """Return a JSON object for people, with the rate, which is None without rows."""
+        return {**super().report(), "mean_size": self.mean_size, "empty": self.empty}
+
+
+def under_covered(parts: Mapping[str, Coverage], nominal: float | None, error: float = FAMILY_WISE_ERROR) -> set[str]:
+    """Return the names of parts that cover less than `nominal`, by exact tests that all hold together; see `Sites`."""
+    if nominal is None or not parts:
+        return set()
+    tested = {name: part for name, part in parts.items() if part.rows}
+    covered, rows = [part.covered for part in tested.values()], [part.rows for part in tested.values()]
+    below = rejected_by_holm(shortfall_p_values(covered, rows, nominal), error)
+    return {name for name, is_below in zip(tested, below.tolist(), strict=True) if is_below}
 
 
 class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
@@ -87,14 +116,15 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
     Attributes
     ----------
     coverage
-        Overall, with a 95 % Wilson interval.
+        Overall, with an exact (Clopper-Pearson) 95 % interval.
     mean_size
         Labels per set, or the mean width of intervals.
     empty, singleton
         Fractions of empty sets and of sets with exactly one label; `singleton` is None for intervals.
     per_class, per_device, per_group, per_centre
         Coverage by true label, by device, by group and by nearest centre (where rows named these). Labels are columns
-        of the outputs; in an evaluation of a `MeshClassifier` they are its classes.
+        of the outputs; in an evaluation of a `MeshClassifier` they are its classes. What is known of a device is a
+        `DeviceCoverage`, with its sizes and classes; `sites` lists and tests them.
     sizes
         How many sets have so many labels; empty for intervals.
     nominal
@@ -107,11 +137,11 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
     """
 
     coverage: Coverage
-    mean_size: float
+    mean_size: Number
     empty: float
     singleton: float | None = None
     per_class: dict[int | str, Coverage] = field(default_factory=dict)
-    per_device: dict[str, Coverage] = field(default_factory=dict)
+    per_device: dict[str, DeviceCoverage] = field(default_factory=dict)
     per_group: dict[str, Coverage] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     nominal: float | None = None
@@ -121,6 +151,11 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
     per_centre: dict[int, Coverage] = field(default_factory=dict)
 
     noun: ClassVar[str] = "an evaluation"
+
+    def __post_init__(self) -> None:
+        size: Any = self.mean_size
+        if isinstance(size, str):  # a file has words for infinities
+            structs.force_setattr(self, "mean_size", as_number(size, "mean_size"))
 
     @property
     def array(self) -> NDArray[np.bool_]:
@@ -140,6 +175,21 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
         rows = sum(cell.rows for cell in self.per_centre.values())
         off = sum(cell.rows * abs(cell.rate - self.nominal) for cell in self.per_centre.values() if cell.rows)
         return off / max(rows, 1)
+
+    def sites(self, family_wise_error: float = FAMILY_WISE_ERROR, nominal: float | None = None) -> Sites:
+        """Return a table of the devices, with a flag for those that cover too little; see `Sites`.
+
+        `nominal` is the coverage to test against, by default what was asked for.
+        """
+        from conformesh.results.sites import Sites
+
+        if not self.per_device:
+            raise ValueError(
+                "this evaluation does not know which device its rows are from: evaluate with device=, a name for each "
+                "row"
+            )
+        nominal = self.nominal if nominal is None else nominal
+        return Sites(self.per_device, nominal, family_wise_error=family_wise_error, classes=self.classes)
 
     def by_size(self, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
         """Return size-stratified coverage: of the rows whose sets are about equally large.
@@ -187,7 +237,12 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
         classes = {str(names.get(c, c)): part for c, part in self.per_class.items()}
         devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
         centres = {str(cell): part for cell, part in self.per_centre.items()}
-        found = {"device": devices, "group": self.per_group, "class": classes, "centre": centres}
+        found: dict[str, Mapping[str, Coverage]] = {
+            "device": devices,
+            "group": self.per_group,
+            "class": classes,
+            "centre": centres,
+        }
         some = {what: {name: part for name, part in parts.items() if part.rows} for what, parts in found.items()}
         return {what: parts for what, parts in some.items() if parts}
 
@@ -242,8 +297,9 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
             lines.append(("mean size", sizes))
         for what, parts in self.parts.items():
             lowest = min(parts, key=lambda name: parts[name].rate)
-            below = sum(part.misses(self.nominal) for part in parts.values())
-            less = f"; {below:,} of {len(parts):,} below what was asked for, by the whole interval" if below else ""
+            below = len(under_covered(parts, self.nominal))
+            error = f"chance of a false alarm at most {FAMILY_WISE_ERROR:g}"
+            less = f"; {below:,} of {len(parts):,} below what was asked for ({error})" if below else ""
             lines.append((f"by {what}", f"least {parts[lowest].rate:.4f} ({lowest}){less}"))
         if self.nominal is not None and self.per_centre:
             lines.append((f"mean |coverage near a centre - {self.nominal:g}|", f"{self.gap:.4f}"))
@@ -252,9 +308,10 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
+        below = {what: under_covered(parts, self.nominal) for what, parts in self.parts.items()}
         charts = [
             html.interval_chart(
-                {name: html.IntervalMark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
+                {name: html.IntervalMark(c.rate, c.low, c.high, name in below[what]) for name, c in parts.items()},
                 "coverage",
                 what,
                 self.nominal,
@@ -303,8 +360,8 @@ def evaluate_label_sets(
         mean_size=_mean(sizes),
         empty=_mean(sizes == 0),
         singleton=_mean(sizes == 1),
-        per_class={int(c): Coverage.of(hits[labels == c]) for c in np.unique(labels)},
-        per_device=_per_device(hits, devices),
+        per_class=_per_class(hits, labels),
+        per_device=coverage_by_device(hits, devices, labels, (sizes, sizes == 0)),
         per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
         sizes={int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)},
         row_hits=hits,
@@ -339,7 +396,7 @@ def evaluate_intervals(
         coverage=Coverage.of(hits),
         mean_size=_mean(np.maximum(widths, 0.0)),
         empty=_mean(widths < 0),
-        per_device=_per_device(hits, devices),
+        per_device=coverage_by_device(hits, devices, None, (np.maximum(widths, 0.0), widths < 0)),
         per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
         row_hits=hits,
         row_sizes=np.maximum(widths, 0.0),
@@ -354,13 +411,45 @@ def coverage_by_centre(covered: ArrayLike, inputs: ArrayLike, cells: Centres) ->
     return {int(cell): Coverage.of(hits[where == cell]) for cell in np.unique(where)}
 
 
-def _per_device(hits: NDArray[np.bool_], devices: ArrayLike | None) -> dict[str, Coverage]:
+def _per_class(hits: NDArray[np.bool_], labels: NDArray[Any]) -> dict[int | str, Coverage]:
+    classes, codes = np.unique(labels, return_inverse=True)
+    found = Coverage.each(np.bincount(codes, hits).astype(np.int64), np.bincount(codes))
+    return dict(zip(map(int, classes.tolist()), found, strict=True))
+
+
+def coverage_by_device(
+    hits: NDArray[np.bool_],
+    devices: ArrayLike | None,
+    labels: NDArray[Any] | None = None,
+    sizes: tuple[NDArray[Any], NDArray[np.bool_]] | None = None,
+) -> dict[str, DeviceCoverage]:
+    """Return coverage on each device, in the order in which they come.
+
+    `sizes` are those of the sets, and which are empty; `labels` are columns.
+    """
     if devices is None:
         return {}
     names, first, codes = np.unique(np.asarray(devices).astype(str), return_index=True, return_inverse=True)
     rows, covered = np.bincount(codes), np.bincount(codes, hits).astype(np.int64)
-    order = np.argsort(first)  # as they come
-    return {str(names[k]): Coverage.counted(int(covered[k]), int(rows[k])) for k in order.tolist()}
+    means = [np.bincount(codes, each) / rows for each in sizes or ()]
+    columns = [column.tolist() for column in (covered, rows, *exact_intervals(covered, rows), *means)]
+    known = [DeviceCoverage(*each) for each in zip(*columns, strict=True)]
+    for (device, label), part in _coverage_by_device_and_class(hits, codes, labels).items():
+        known[device].per_class[label] = part
+    return {str(names[k]): known[k] for k in np.argsort(first).tolist()}
+
+
+def _coverage_by_device_and_class(
+    hits: NDArray[np.bool_], codes: NDArray[np.int64], labels: NDArray[Any] | None
+) -> dict[tuple[int, int], Coverage]:
+    """Return the coverage of each label on each device that has it, devices by their places."""
+    if labels is None or not len(labels):
+        return {}
+    labels = np.asarray(labels, dtype=np.int64)
+    many = int(labels.max()) + 1
+    pairs, places = np.unique(codes * many + labels, return_inverse=True)
+    found = Coverage.each(np.bincount(places, hits).astype(np.int64), np.bincount(places))
+    return {(pair // many, pair % many): part for pair, part in zip(pairs.tolist(), found, strict=True)}
 
 
 def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:

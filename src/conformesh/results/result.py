@@ -8,7 +8,7 @@ the like need exactly one. `save` writes the JSON object that `conformesh calibr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -21,16 +21,26 @@ from conformesh import __version__
 from conformesh.common.array_types import Floats
 from conformesh.common.arrays import as_array, check_index, frame_columns
 from conformesh.common.names import natural_order, unknown_name
+from conformesh.files.input_forms import PREDICTION
 from conformesh.files.json_numbers import as_number
 from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.files.schemas import Number
 from conformesh.guarantee import LOWER, UPPER, Guarantee
-from conformesh.kernels.ranks import Alpha, exact_number
+from conformesh.kernels.proportions import FAMILY_WISE_ERROR
+from conformesh.kernels.ranks import OWN, Alpha, exact_number
 from conformesh.results import consistency, summaries
-from conformesh.results.adapted import AdaptedFacts, DevicePredictor, DeviceRows, check_digest, unknown_device_error
+from conformesh.results.adapted import (
+    AdaptedFacts,
+    DevicePredictor,
+    DeviceRows,
+    check_digest,
+    predict_on_devices,
+    unknown_device_error,
+)
 from conformesh.results.certificate import Amount, Certificate, Count, SidesCertificate
 from conformesh.results.encoding import SavedCost, SavedResult, SavedScore
 from conformesh.results.evaluation import (
+    DeviceCoverage,
     Evaluation,
     RiskEvaluation,
     coverage_by_centre,
@@ -48,6 +58,7 @@ from conformesh.scores.losses import Loss, as_loss
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
+    from conformesh.results.sites import Sites
 
 
 class UnknownPart(ValueError, KeyError):  # noqa: N818 - what it is, not that it is an error
@@ -539,11 +550,11 @@ class Result(
         if names.shape != (len(table),):
             raise ValueError(f"device must be one name, or one for each of {len(table)} rows, got shape {names.shape}")
         groups = None if rows.groups is None else Memberships.of(rows.groups, "groups")
+        places = {name: np.flatnonzero(names == name) for name in np.unique(names).tolist()}
+        rows_of = {n: (table[own], None if groups is None else groups.take(own)) for n, own in places.items()}
         found: Any = None
-        for name in np.unique(names).tolist():
-            own = np.flatnonzero(names == name)
-            here = None if groups is None else groups.take(own)
-            part = np.asarray(self.on(name).predict(table[own], groups=here))
+        parts = predict_on_devices({name: self.on(name) for name in places}, rows_of)
+        for own, part in zip(places.values(), parts, strict=True):
             found = np.empty((len(table), *part.shape[1:]), dtype=part.dtype) if found is None else found
             found[own] = part
         if found is None:
@@ -674,6 +685,115 @@ class Result(
         centres = {} if near is None or inputs is None else coverage_by_centre(made.row_hits, inputs, near)
         level = view.alpha if limits.by_side else float(view.rank_level(view.answers[0]))
         return structs.replace(made, nominal=1 - level, per_centre=centres)
+
+    def sites(
+        self,
+        outputs: Any = None,
+        labels: ArrayLike | str | None = None,
+        *,
+        device: str | int | ArrayLike | None = None,
+        alpha: Alpha | None = None,
+        groups: Any = None,
+        columns: Mapping[str, str] | None = None,
+        family_wise_error: float = FAMILY_WISE_ERROR,
+        nominal: float | None = None,
+        **rows: Any,
+    ) -> Sites:
+        """Return which devices are covered too little: a row for each device, and a flag with few false alarms.
+
+        Parameters
+        ----------
+        outputs, labels, device
+            Labelled rows that were neither trained on nor calibrated with: outputs and labels as in `evaluate`, with
+            the device of each row. Or in the forms of `calibrate(adapt=...)`: a dict of pairs (outputs, labels) by
+            device, or a long frame with the columns `device`, `label` and one for each class (regression: the columns
+            that the score reads).
+
+            Without them, and with adapted scores, the leave-one-out coverage of the rows that devices calibrated with:
+            these have set the threshold themselves, so that it says less, and no device is flagged.
+        columns
+            The names of the columns of a frame by role, such as ``{"device": "hospital"}``.
+        family_wise_error
+            The chance that any device is flagged whose coverage, given this calibration, is at least 1 - alpha.
+        nominal
+            The coverage to test against, by default 1 - alpha.
+        alpha, groups, **rows
+            As in `evaluate`; `groups` may name a column of the frame.
+
+        Returns
+        -------
+        Sites
+            Devices without rows are listed, and not tested.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from conformesh import calibrate, scores
+        >>> rng = np.random.default_rng(0)
+        >>> p, y = rng.dirichlet(np.ones(4), 900), rng.integers(4, size=900)
+        >>> lac = scores.LAC()
+        >>> result = calibrate({"north": lac(p[:300], y[:300]), "south": lac(p[300:600], y[300:600])}, score=lac)
+        >>> sites = result.sites(p[600:], y[600:], device=["north", "south"] * 150)
+        >>> sites.flagged, sites["north"].rows
+        ((), 150)
+        """
+        from conformesh.results import sites
+
+        view = self.at(alpha)
+        if self.controlled:
+            raise ValueError("sites() tests coverage; with a loss use evaluate(..., device=...).per_device")
+        if outputs is None:
+            return view._calibration_sites(family_wise_error)
+        if device is None and (labels is None or isinstance(labels, str)):
+            named = groups if isinstance(groups, str) else None
+            predictions = view._prediction_columns(rows.get("score"))
+            read = sites.labelled_rows(outputs, view, predictions, columns=columns, label=labels, groups=named)
+            outputs, labels, device = read.outputs, read.labels, read.device
+            groups = groups if named is None else read.groups
+            if view.classes is None and read.classes is not None:
+                view = structs.replace(view, classes=read.classes)
+        if labels is None:
+            raise ValueError("sites() needs the true label of each row; give labels, or a pair for each device")
+        if device is None and self.devices > 1:
+            raise ValueError("sites() needs the device of each row: device=, a name for each row, or one for all")
+        owner = self.device_ids[0] if device is None else device
+        if np.ndim(owner) == 0:
+            owner = np.full(len(as_array(labels, "labels")), str(owner))
+        found = view.evaluate(outputs, labels, device=owner, groups=groups, **rows)
+        assert isinstance(found, Evaluation)
+        nobody = dict.fromkeys(self.device_ids, DeviceCoverage(0, 0, 0.0, 1.0))
+        return structs.replace(found.sites(family_wise_error, nominal), per_device=nobody | found.per_device)
+
+    def _prediction_columns(self, score: Any) -> tuple[str, ...] | None:
+        """Return the columns of a frame that hold predictions; None for classification."""
+        if self.guarantee.adapt is not None:
+            return None if self._is_labelled else (PREDICTION,)
+        kind = self._score(score)
+        return kind.columns if isinstance(kind, RegressionScore) else None
+
+    def _calibration_sites(self, family_wise_error: float) -> Sites:
+        """Return the leave-one-out coverage of the calibration rows of each device here."""
+        from conformesh.results import sites
+
+        if self.method == "p-dcp":
+            raise ValueError(
+                "a private run shows nothing of single devices' calibration rows; give labelled rows of other "
+                "examples: sites(outputs, labels, device=...)"
+            )
+        if self.guarantee.mixture.kind == OWN:
+            raise ValueError(
+                "with mixture='own' the calibration rows of each device reach 1 - alpha by construction; give labelled "
+                "rows of other examples: sites(outputs, labels, device=...)"
+            )
+        if not self.rows:
+            why = "a file has none" if self.guarantee.adapt is not None else "scores are not kept"
+            raise ValueError(
+                f"this result holds no calibration rows ({why}): give labelled rows with the device of each, "
+                "sites(outputs, labels, device=...), a dict of device -> (outputs, labels), or a frame"
+            )
+        found = {name: self.on(name).calibration_coverage(self) for name in self.rows}
+        level = 1 - float(self.rank_level(self.answers[0]))
+        return sites.Sites(found, level, family_wise_error, sites.CALIBRATION, self.classes)
 
     def _members(self, groups: Any, rows: int) -> dict[str, NDArray[np.bool_]]:
         """Return which rows lie in each group, or are of each class of a label shift."""

@@ -85,10 +85,13 @@ class Adaptation(ABC):
         Whether the scores of the other examples depend on the outputs of the candidate, not only on its label.
     window
         How many pooled scores around the threshold are shared, or "full"; see `calibrate`.
+    predictions_reveal
+        What predictions of a device tell about its rows, for the report of `conformesh privacy`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    predictions_reveal: ClassVar[str] = "what its scores have learned from its rows"
     task: ClassVar[Task] = "classification"
     needs_new_rows: ClassVar[bool] = True
     window: Any = 16

@@ -49,6 +49,7 @@ class Even(Adaptation):
 
     name: ClassVar[str] = "even"
     summary: ClassVar[str] = "ranks among a device's own scores, which evens out coverage between devices"
+    predictions_reveal: ClassVar[str] = "the distribution of its own scores, and what its base has learned"
     needs_new_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -169,7 +170,8 @@ class Even(Adaptation):
         others = np.sort(self.base.others(rest, setting, 1, 0.1, new, choose=False).scores[0], axis=-1)
         reached = np.full(len(new), -np.inf)
         for piece, (own, limit) in enumerate(zip(others, limits, strict=True)):
-            most = (limit + 2 * _GRAIN) * (len(rest) + self.strength)
+            # Scores are whole grains: those at or below the limit are rounded from less than half a grain above it.
+            most = (np.floor(limit / _GRAIN) + 0.5) * _GRAIN * (1 + 1e-15) * (len(rest) + self.strength)
             share = (most - np.arange(len(rest) + 1)) / self.strength  # of the training data, after so many below
             upto = np.minimum(np.append(own, np.inf), self._quantile(share))
             inside = upto >= np.append(-np.inf, own)

@@ -64,6 +64,9 @@ class Prior(Adaptation):
 
     name: ClassVar[str] = "prior"
     summary: ClassVar[str] = "probabilities corrected by the labels that a device has had"
+    predictions_reveal: ClassVar[str] = (
+        "which labels its rows have, and about how often: sets rarely hold labels that it never had"
+    )
     needs_new_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -63,6 +63,9 @@ class Scale(Adaptation):
 
     name: ClassVar[str] = "scale"
     summary: ClassVar[str] = "residuals relative to a device's own bias and scale"
+    predictions_reveal: ClassVar[str] = (
+        "the bias of its residuals (the middle of every interval) and their scale (the width)"
+    )
     task: ClassVar[Task] = "regression"
     needs_new_rows: ClassVar[bool] = False
 
