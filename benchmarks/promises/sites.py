@@ -35,12 +35,6 @@ from conformesh.scores.adapt import Adaptation, Even, Prior, Scale
 ALPHA, DRAWS = 0.1, 20
 LEAST_TEST_ROWS, MOST_TEST_ROWS = 100, 2000  # of a real site
 PARTITIONS = {"classes": "5 classes a device", "0.1": "Dirichlet 0.1", "0.5": "Dirichlet 0.5", "iid": "alike"}
-TITLES = {
-    "births": "births by state",
-    "flights": "flights by carrier",
-    "surveys": "surveys by country",
-    "wind": "wind by station",
-}
 FIXED = {Prior: Prior(strength=4, temperature=1.0), Scale: Scale(bias=10, scale=10, usual=2.0)}
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -85,6 +79,9 @@ def rules_of(adapted: Adaptation) -> dict[str, Rule]:
         "own threshold": Rule({"mixture": "own"}, "own"),
         "adapted, own": Rule({"adapt": adapted, "mixture": "own"}, "own"),
     }
+
+
+DataSet = tuple[list[Draw], Adaptation]
 
 
 # --- data sets: draws ------------------------------------------------------------------------------------------------
@@ -193,26 +190,29 @@ def read_surveys() -> Table:
     return Table(features, data.f117.to_numpy(np.int64) - 1, data.country.to_numpy())
 
 
-def real_sites_at(table: Table, n: int, draws: int) -> Iterator[Draw]:
-    """Yield draws of n calibration rows of every site; a tree model was trained on half of all rows, without sites."""
+def real_sites_at(table: Table, n: int, draws: int) -> tuple[list[Draw], Adaptation]:
+    """Return draws of n calibration rows of every site; a tree model was trained on half of all rows, without sites."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     order = np.random.default_rng(0).permutation(len(table.labels))
     train, rest = order[: len(order) // 2], order[len(order) // 2 :]
-    labels, outputs = table.labels, None
-    if labels.dtype.kind == "f":
-        outputs = HistGradientBoostingRegressor(random_state=0).fit(table.features[train], labels[train])
-        outputs = outputs.predict(table.features[rest])
+    known, labels, sites = table.labels[train], table.labels[rest], table.sites[rest]
+    adapted: Adaptation = Scale()
+    if known.dtype.kind == "f":
+        model = HistGradientBoostingRegressor(random_state=0).fit(table.features[train], known)
+        outputs = model.predict(table.features[rest])
     else:
-        outputs = HistGradientBoostingClassifier(random_state=0).fit(table.features[train], labels[train])
-        outputs = outputs.predict_proba(table.features[rest])
-    labels, sites = labels[rest], table.sites[rest]
+        model = HistGradientBoostingClassifier(random_state=0).fit(table.features[train], known)
+        outputs = model.predict_proba(table.features[rest])
+        adapted = Prior(prior=np.bincount(known).tolist())
     rows = [found for site in np.unique(sites) if len(found := np.flatnonzero(sites == site)) >= n + LEAST_TEST_ROWS]
+    drawn = []
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         shuffled = [rng.permutation(own) for own in rows]
         parts = [own[:n] for own in shuffled], [own[n : n + MOST_TEST_ROWS] for own in shuffled]
-        yield Draw(*([(outputs[own], labels[own]) for own in part] for part in parts))
+        drawn.append(Draw(*([(outputs[own], labels[own]) for own in part] for part in parts)))
+    return drawn, adapted
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def tested(rule: Rule, result: Result, draw: Draw, network: Network) -> Floats:
         if "adapt" in rule.options:
             sets = result.on(name).predict(outputs)
         else:
-            threshold = result.thresholds[name] if rule.mixture == "own" else result.threshold
+            threshold = result.threshold_of(name) if rule.mixture == "own" else result.threshold
             sets = sets_below(threshold, outputs, labels)
         found[:, k] = measured(sets, labels)
     return found
@@ -331,28 +331,36 @@ def communication(results: Sequence[Result]) -> dict[str, Any]:
 # --- everything ------------------------------------------------------------------------------------------------------
 
 
-def data_sets(folder: Path, gstat: Path | None, draws: int) -> Iterator[tuple[str, str, Callable[[], list[Draw]], Any]]:
-    """Yield a short name and a title of each data set, what returns its draws, and how scores adapt."""
+def data_sets(folder: Path, gstat: Path | None, draws: int) -> Iterator[tuple[str, str, Callable[[], DataSet]]]:
+    """Yield a short name and a title of each data set, and what returns its draws and how scores adapt."""
     for part, title in PARTITIONS.items():
         at = partial(outputs_at, folder / "cifar100_logits.npz", 20, 1000, part, draws)
-        yield "cifar", f"CIFAR-100, K=20, n=1000, {title}", at, Prior()
+        yield "cifar", f"CIFAR-100, K=20, n=1000, {title}", partial(_with, at, Prior())
     for part, title in PARTITIONS.items():
         at = partial(outputs_at, folder / "pathmnist_logits.npz", 9, 500, part, draws)
-        yield "pathmnist", f"PathMNIST, K=9, n=500, {title.replace('5 classes', '1 class')}", at, Prior()
-    yield "digits", "digits, K=20", partial(digits_at, 20, draws), Prior()
+        of_nine = title.replace("5 classes", "1 class")
+        yield "pathmnist", f"PathMNIST, K=9, n=500, {of_nine}", partial(_with, at, Prior())
+    yield "digits", "digits, K=20", partial(_with, partial(digits_at, 20, draws), Prior())
     for differ in (True, False):
         title = f"synthetic residuals, K=20, n_k=50, {'bias and scale differ' if differ else 'alike'}"
-        yield "synthetic", title, partial(synthetic_at, 20, 50, differ, draws), Scale()
-    real: dict[str, Callable[[], Table]] = {"births": read_births, "flights": read_flights, "surveys": read_surveys}
+        yield "synthetic", title, partial(_with, partial(synthetic_at, 20, 50, differ, draws), Scale())
+    readers: dict[str, Callable[[], Table]] = {
+        "births by state": read_births,
+        "flights by carrier": read_flights,
+        "surveys by country": read_surveys,
+    }
     if gstat is not None:
-        real["wind"] = partial(read_wind, gstat)
-    for name, read in real.items():
+        readers["wind by station"] = partial(read_wind, gstat)
+    for title, read in readers.items():
         for n in (50, 200):
-            adapted = Prior() if name == "surveys" else Scale()
-            yield name, f"{TITLES[name]}, n_k={n}", partial(_read_draws, read, n, draws), adapted
+            yield title.split()[0], f"{title}, n_k={n}", partial(_read, read, n, draws)
 
 
-def _read_draws(read: Callable[[], Table], n: int, draws: int) -> Iterator[Draw]:
+def _with(draws: Callable[[], Iterator[Draw]], adapted: Adaptation) -> DataSet:
+    return [*draws()], adapted
+
+
+def _read(read: Callable[[], Table], n: int, draws: int) -> DataSet:
     return real_sites_at(read(), n, draws)
 
 
@@ -361,32 +369,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draws", type=int, default=DRAWS)
-    parser.add_argument("--only", help="short names of data sets, with commas between")
+    parser.add_argument("--only", help="short names of data sets (cifar, births, ...), with commas between")
     parser.add_argument("--gstat", type=Path, help="the folder that holds wind.rda of the R package gstat")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     kept = Path(__file__).with_suffix(".csv")
     lines: list[dict[str, Any]] = []
-    measured_titles = set()
-    for name, title, draws, adapted in data_sets(asked.folder, asked.gstat, asked.draws):
+    titles = set()
+    for name, title, load in data_sets(asked.folder, asked.gstat, asked.draws):
         if asked.only and name not in asked.only.split(","):
             continue
         try:
-            drawn = [*draws()]
+            drawn, adapted = load()
         except (FileNotFoundError, ModuleNotFoundError) as missing:
             print(f"{title}: left out, {missing}")
             continue
-        measured_titles.add(title)
+        titles.add(title)
         fixed = FIXED[type(adapted)] if name in ("cifar", "synthetic") else None
         for line in lines_of(title, drawn, rules_of(adapted), fixed):
             lines.append(line)
-            print(*(value for value in line.values()), sep="\t", flush=True)
-    if asked.draws >= DRAWS:
-        table = pl.DataFrame(lines, infer_schema_length=None)
-        if kept.exists():
-            before = pl.read_csv(kept).filter(~pl.col("data").is_in([*measured_titles]))
-            table = pl.concat([before, table], how="diagonal_relaxed")
-        table.write_csv(kept)
+            print(*line.values(), sep="\t", flush=True)
+        if asked.draws >= DRAWS:
+            _keep(kept, lines, titles)
+
+
+def _keep(path: Path, lines: list[dict[str, Any]], titles: set[str]) -> None:
+    """Write what was measured, beside the lines of other data sets."""
+    table = pl.DataFrame(lines, infer_schema_length=None)
+    if path.exists():
+        before = pl.read_csv(path, infer_schema_length=None).filter(~pl.col("data").is_in([*titles]))
+        table = pl.concat([before, table], how="diagonal_relaxed")
+    table.write_csv(path)
 
 
 if __name__ == "__main__":
