@@ -276,7 +276,7 @@ def _rank(rank: int | tuple[int, ...] | None) -> str:
 def reveals() -> str:
     """What every method reveals by default, and of how many devices one curious one has numbers of their own."""
     ways: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
-    ways += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp",)]
+    ways += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp", "p-dcp")]
     ways.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
     network, rows = Network.torus(5, 4), []
     for name, written, given in ways:

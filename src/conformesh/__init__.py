@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from conformesh.results.certificate import Cost as Cost
     from conformesh.results.detection import Detection as Detection
     from conformesh.results.evaluation import Evaluation as Evaluation
+    from conformesh.results.lambda_tests import LambdaTests as LambdaTests
     from conformesh.results.p_values import PValues as PValues
     from conformesh.results.quantiles import Quantiles as Quantiles
     from conformesh.results.result import Result as Result
@@ -54,6 +55,7 @@ _HOMES = {
     "Detection": "results.detection",
     "Evaluation": "results.evaluation",
     "Faults": "protocols.faults",
+    "LambdaTests": "results.lambda_tests",
     "METHODS": "methods",
     "Network": "graph.network",
     "PValues": "results.p_values",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from msgspec import structs
@@ -22,7 +22,7 @@ from conformesh.engines.observers import Observer
 from conformesh.files.input_forms import PREDICTION, ColumnRoles, as_frame
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
-from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
+from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides
 from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
@@ -34,10 +34,12 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.methods import METHODS, check_keywords
+from conformesh.pipeline.lambda_tests import RISK, Grid, certify_lambdas
 from conformesh.pipeline.networks import as_network, read_network
 from conformesh.pipeline.shift import make_weighting
 from conformesh.pipeline.solver import MethodRun, refuse_unproven, solve
 from conformesh.protocols.faults import Faults, make_faults
+from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.scores.adapt import Adaptation, Even, as_adaptation
@@ -254,15 +256,44 @@ def calibrate(
     return solve(table, guarantee, as_network(network, table), run, classes=names)
 
 
+@overload
+def control(
+    losses: Any,
+    network: Any = None,
+    risk: Any = 0.1,
+    method: str = "e-dcp",
+    *,
+    monotone: Literal[True] = True,
+    **given: Any,
+) -> Result: ...
+
+
+@overload
+def control(
+    losses: Any,
+    network: Any = None,
+    risk: Any = 0.1,
+    method: str = "e-dcp",
+    *,
+    monotone: Literal[False],
+    **given: Any,
+) -> LambdaTests: ...
+
+
 @fail_together
 def control(
     losses: Iterable[Any] | Mapping[Any, Any] | Any,
     network: Network | str | Any = None,
-    risk: Alpha | Sequence[Alpha] = 0.1,
+    risk: Alpha | Sequence[Alpha] | Mapping[str, Alpha] = 0.1,
     method: str = "e-dcp",
     *,
+    monotone: bool = True,
+    pac_confidence: Alpha | None = None,
+    grid: Any = None,
+    testing: str | None = None,
+    objective: ArrayLike | None = None,
     loss: Loss | str | None = None,
-    bound: float | None = None,
+    bound: float | Mapping[str, float] | None = None,
     columns: Mapping[str, str] | None = None,
     mixture: str | Mapping[Any, Any] = "sizes",
     rank_rule: str = AUTO,
@@ -279,8 +310,8 @@ def control(
     engine: str | Engine = "simulator",
     faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
-) -> Result:
-    r"""Agree on a lambda whose sets lose on average at most `risk` (conformal risk control).
+) -> Result | LambdaTests:
+    r"""Agree on a lambda whose sets lose on average at most `risk` (conformal risk control, Learn-then-Test).
 
     A loss :math:`L_i(\lambda)` between 0 and B never rises as sets grow. The devices look for the smallest lambda with
 
@@ -289,21 +320,43 @@ def control(
     which keeps the mean loss of a new example at most at the risk :math:`\rho` (docs/guarantees.md; with one device
     ordinary conformal risk control, [Angelopoulos2024]).
 
+    Losses that rise and fall with lambda, several risks at once and several parameters need ``monotone=False``: every
+    lambda of a grid is tested, and with probability `pac_confidence` over the calibration data all certified ones keep
+    the risk (Learn-then-Test, [Angelopoulos2025]). This needs independent items.
+
     Parameters
     ----------
     losses
         What every device holds, in the order of ``network.ids`` or as a dict by device name: `StepLosses`, which a loss
         makes from outputs and labels, or (breakpoints, values) for each item. Or a frame with the columns `device`,
-        `item`, `lambda` and `loss`, a row for each item and lambda.
+        `item`, `lambda` and `loss`, a row for each item and lambda. With ``monotone=False`` also an array for each
+        device with a row for each item and a column for each lambda of the grid.
     risk
         The largest mean loss of new examples, in the units of the loss, taken as the decimal written; or several in a
-        list, which share one run.
+        list, which share one run. With ``monotone=False`` one number, or a dict with the level of each of several
+        risks that must hold at the same lambda; `losses` is then a dict with the same keys, or a frame with a column
+        for each.
     method
         `e-dcp`: no other adds up losses.
+    monotone
+        Whether losses never rise with lambda. If not, give `pac_confidence` and `grid`.
+    pac_confidence
+        With ``monotone=False``: with which probability over the calibration data the certified lambdas keep the risk.
+    grid
+        With ``monotone=False``: the lambdas, numbers or tuples of several parameters, in the order of testing. They and
+        their order must be chosen without these losses: begin with the lambda most likely to keep the risk, and go on
+        towards the most useful. For a frame also `descending` or `ascending`: all its lambdas in this order.
+    testing
+        With ``monotone=False``: `fixed-sequence` (default) tests lambdas in the order of the grid up to the first that
+        fails; `holm` tests them in any order, at smaller levels. A name of `TESTINGS`.
+    objective
+        With ``monotone=False``: a number for each lambda, such as a mean size. The certified lambda with the smallest
+        one is chosen, by default the last certified one of the grid. It may come from any data, also from these items,
+        because all certified lambdas keep the risk at the same time.
     loss
         The loss that the steps are of, or its name, so that the result can build sets by itself.
     bound
-        The largest loss possible; by default what the steps say, and 1 for a frame.
+        The largest loss possible; by default what the steps say, and 1 for arrays and frames. Of several risks a dict.
     groups, group_rule, weight, weight_bound, test_weights, centres, inputs
         As in `calibrate`, with one entry for each item: the risk is then controlled within each group, for new
         examples of another distribution, or near each centre.
@@ -315,6 +368,9 @@ def control(
     Result
         Its `threshold` is lambda: -inf where the loss is small enough with nothing in the sets, +inf where only sets
         that hold everything keep the guarantee.
+    LambdaTests
+        With ``monotone=False``: mean loss and p-value of every lambda, which are certified, and the chosen one as
+        `threshold`; None where none is certified.
 
     Examples
     --------
@@ -325,6 +381,12 @@ def control(
     >>> result = control([fnr(p, y) for p, y in devices], Network.torus(5, 4), risk=0.1, loss=fnr)
     >>> result.certificate.kind, round(result.threshold, 4)
     ('counted', 0.6682)
+    >>> kind, grid = losses.ErrorAmongAnswered(level=0.3), [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]
+    >>> answers = [(p := rng.dirichlet([0.5] * 3, 100), [rng.choice(3, p=row) for row in p]) for _ in range(20)]
+    >>> steps = [kind(p, y) for p, y in answers]
+    >>> tests = control(steps, "torus", 0.3, monotone=False, pac_confidence=0.9, grid=grid, loss=kind)
+    >>> tests.threshold, tests.certified.tolist()
+    (0.5, [True, True, True, True, True, False, False])
     """
     check_keywords("control", method, options)
     roles = ColumnRoles(columns)
@@ -333,13 +395,48 @@ def control(
         inputs = _inputs(inputs, centres, weight, losses)
     shift, source = make_weighting(weight, weight_bound, inputs, test_weights, None, None)
     words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
+    levels = _risks(risk, monotone, lambda one: exact_number(one, words.format(one)))
+    largest = 1.0 if bound is None or isinstance(bound, Mapping) else float(bound)
     guarantee = Guarantee(
-        alphas=_levels(risk, "risk", lambda one: exact_number(one, words.format(one))),
-        **_mixture(mixture, rank_rule, None),
+        alphas=tuple(dict.fromkeys(levels.values())),
+        **_mixture(mixture, rank_rule, pac_confidence),
         centres=centres,
         weighting=shift,
-        loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
+        loss=LossBound(largest, as_loss(loss)),
     )
+    run = MethodRun(method, options, None, engine, make_faults(faults), observer, progress, strict)
+    if not monotone:
+        run = replace(run, testing=testing or "fixed-sequence", group_rule=group_rule)
+        refuse_unproven(guarantee if groups is None else structs.replace(guarantee, groups=Groups(())), run, 2)
+        if pac_confidence is None:
+            raise ValueError(
+                "monotone=False needs pac_confidence=, such as pac_confidence=0.9: with this probability over the "
+                "calibration data all certified lambdas keep the risk"
+            )
+        _refuse_other_level(guarantee.loss, guarantee.alphas)
+        network, ids = read_network(network, engine)
+        return certify_lambdas(
+            losses,
+            network,
+            _with_known_mixture(guarantee),
+            run,
+            risks=levels,
+            is_named=isinstance(risk, Mapping),
+            grid=Grid.of(grid),
+            objective=objective,
+            bound=bound,
+            roles=roles,
+            ids=ids,
+        )
+    for name, value in (("grid", grid), ("testing", testing), ("objective", objective)):
+        if value is not None:
+            raise ValueError(f"{name}= is for losses that may rise with lambda; use it with monotone=False")
+    if guarantee.loss is not None and not getattr(guarantee.loss.loss, "monotone", True):
+        raise ValueError(
+            f"loss {guarantee.loss.loss.name!r} rises and falls with lambda: test a grid of lambdas with monotone=False"
+        )
+    if isinstance(bound, Mapping):
+        raise TypeError("bound must be one number, the largest loss possible; a dict is for several risks")
     network, ids = read_network(network, engine)
     table = Table.of_losses(
         losses,
@@ -351,13 +448,51 @@ def control(
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = MethodRun(method, options, None, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule:
         run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)
 
 
-def update(result: Result, data: Any, network: Network | str | Any, **options: Any) -> Result:
+def _risks(given: Any, monotone: bool, exact: Callable[[Any], Fraction]) -> dict[str, Fraction]:
+    """Return the levels of several risks by name, or those of one risk, by what they are."""
+    if isinstance(given, Mapping):
+        if monotone:
+            raise ValueError(
+                "risk is a dict, for several risks that hold at the same lambda, which needs monotone=False; for "
+                "several levels of one risk give a list"
+            )
+        if not given:
+            raise ValueError("risk must name at least one risk, got an empty dict")
+        return {str(name): exact(level) for name, level in given.items()}
+    levels = _levels(given, "risk", exact)
+    if monotone:
+        return {str(level): level for level in levels}
+    if len(levels) > 1:
+        raise ValueError(
+            f"monotone=False certifies lambdas for one level of a risk, got {len(levels)}; call control for each with "
+            "an equal part of 1 - pac_confidence, or give a dict for several risks at once"
+        )
+    return {RISK: levels[0]}
+
+
+def _refuse_other_level(bounded: LossBound | None, levels: Sequence[Fraction]) -> None:
+    """Refuse a loss that is the linear form of a ratio for another level than the risk."""
+    level = getattr(None if bounded is None else bounded.loss, "level", None)
+    if level is not None and exact_alpha(level, "level") not in levels:
+        raise ValueError(
+            f"loss {bounded.loss.name!r} was made for level={level}, and risk is {float(levels[0]):g}; give both the "  # type: ignore[union-attr]
+            "same number"
+        )
+
+
+def _with_known_mixture(guarantee: Guarantee) -> Guarantee:
+    """Return the guarantee; its mixture must be one that needs no column."""
+    if guarantee.mixture.shares is None:
+        make_requirement(guarantee.mixture.kind)  # says what is allowed
+    return guarantee
+
+
+def update(result: Result | LambdaTests, data: Any, network: Network | str | Any, **options: Any) -> Result:
     """Calibrate again after devices gained or lost examples, starting from an earlier result.
 
     With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction of a
@@ -365,6 +500,8 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again. `options` replace those of the
     earlier result.
     """
+    if isinstance(result, LambdaTests):
+        raise TypeError("tests of lambdas have no threshold to start from; call control(..., monotone=False) again")
     if result.method not in METHODS:  # a file is read without knowing which methods there are
         raise ValueError(f"{unknown_name('method', result.method, METHODS)}; written by version {result.version}")
     _require_rows(result.guarantee, options)
@@ -380,7 +517,7 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     levels = each[0] if len(each) == 1 else each
     if guarantee.loss is not None:
         same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
-        return control(data, network, levels, result.method, **{**same, **options})
+        return control(data, network, levels, result.method, monotone=True, **{**same, **options})
     if guarantee.pac_confidence is not None:
         same["pac_confidence"] = guarantee.pac_confidence
     if guarantee.sides is not None:

@@ -20,7 +20,7 @@ from conformesh.common.names import natural_order
 from conformesh.protocols.options import option
 
 KEYS = {"format", "guarantee", "answers", "method", "options", "network", "device_ids", "cost", "score", "seconds"}
-ANSWER = {"part", "alpha", "thresholds", "certificate", "estimate", "bracket", "examples", "facts"}
+ANSWER = {"part", "alpha", "thresholds", "certificate", "estimate", "bracket", "examples", "facts", "windows"}
 CERTIFICATE = {
     "kind",
     "required_rank",
@@ -301,7 +301,7 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
     assert found("--mixture", "paper", "--rank-rule", "ghost")["certificate"]["rule"] == "ghost"
     for words, said in (
         (("--share-column", "shares"), "needs a column 'shares'"),
-        (("--mixture", "shares"), "--mixture must be sizes, paper, equal or a file"),
+        (("--mixture", "shares"), "--mixture must be sizes, paper, equal, "),
         (("--mixture", "equal", "--share-column", "share"), "--mixture equal names no shares"),
         (("--rank-rule", "rank"), "unknown rank rule 'rank'"),
         (("--pac-confidence", "sure"), "pac_confidence must be a number"),

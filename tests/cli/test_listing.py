@@ -11,11 +11,13 @@ from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
+from conformesh.scores.adapt import ADAPTATIONS
 
 TABLES = {
     "methods": METHODS,
     "topologies": TOPOLOGIES,
     "scores": SCORES,
+    "adaptations": ADAPTATIONS,
     "weights": WEIGHTS,
     "aggregators": AGGREGATORS,
     "engines": ENGINES,

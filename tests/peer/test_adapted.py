@@ -152,6 +152,16 @@ def test_with_groups_devices_end_as_the_simulator_does(rule):
         assert_same(result, results_of_devices(result, table, run, network), data, groups)
 
 
+def test_masked_devices_end_as_the_simulator_does():
+    """By p-dcp without epsilon: no device is told how many rows another one has."""
+    for seed, network in enumerate(NETWORKS):
+        for kind in ("prior", "scale") if seed else ("even",):
+            data = rows_of(network, "regression" if kind == "scale" else "classification", seed)
+            given = {"scale": adapt.Scale(bias=2, scale=(2, 10)), "prior": adapt.Prior(), "even": adapt.Even()}[kind]
+            result, table, run = simulated(data, network, [0.1, 0.3], method="p-dcp", adapt=given, rng=seed)
+            assert_same(result, results_of_devices(result, table, run, network), data)
+
+
 def test_lost_and_repeated_frames_and_a_crash_change_nothing():
     network = NETWORKS[0]
     data = rows_of(network, "classification", 5)

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformesh import Network, Result, calibrate, p_values
+from conformesh import Network, Result, calibrate, control, p_values
 from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Sides
 from conformesh.kernels import ranks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS
 from conformesh.pipeline import problems, shift, solver
 from conformesh.pipeline.solver import REFUSALS, MethodRun, solve
+from conformesh.scores.adapt import Prior
 from conformesh.scores.centres import centre_name
 from conformesh.scores.losses import StepLosses
 from conformesh.table import Table
@@ -634,8 +635,30 @@ def solved(table, **more):
     return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
+def tested(**more):
+    """Return a call that tests a grid of lambdas."""
+    losses = [np.zeros((2, 1))] * 3
+    return lambda: control(losses, Network.complete(3), monotone=False, pac_confidence=0.9, grid=[1.0], **more)
+
+
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
+
+
+def plain(**given):
+    return lambda: calibrate([[1.0], [2.0]], "chain", 0.1, **given)
+
+
+def adapted(**given):
+    rows = [([[0.5, 0.5]], [0]), ([[0.9, 0.1]], [1])]
+    return lambda: calibrate(rows, "chain", 0.1, **{"adapt": "prior", **given})
+
+
 TRIGGERS = {
+    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
+    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x ghost": tested(rank_rule="ghost"),
+    "non-monotone losses x methods": tested(method="p-dcp"),
+    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(
         Cell("seq", pac=True), random_items(np.random.default_rng(0), [9]), Asked()
@@ -653,6 +676,20 @@ TRIGGERS = {
     "max x epsilon": asked_for(Cell("max", method="p-dcp"), options=EPSILON),
     "ghost x groups": asked_for(Cell("disjoint"), rank_rule="ghost"),
     "ghost x weights, centres, pac_confidence or overlapping groups": asked_for(Cell(centres=True), rank_rule="ghost"),
+    "adapt x seq or regression": adapted(groups=[["a"], [["a", "b"]]], group_rule="seq"),
+    "adapt x weights, centres or sides": adapted(weight=[[1.0], [2.0]], weight_bound=2.0),
+    "adapt x pac_confidence": adapted(pac_confidence=0.9),
+    "adapt x losses": solved(LOSSES, loss=LossBound(), adapt=Prior()),
+    "adapt x ghost": adapted(rank_rule="ghost"),
+    "adapt x epsilon": adapted(method="p-dcp", epsilon=1.0),
+    "adapt x methods": adapted(method="h-dcp"),
+    "adapt with a full window x p-dcp": adapted(method="p-dcp", adapt=Prior(window="full")),
+    "adapt x faults": adapted(faults={"loss": 0.1}),
+    "own x methods": plain(method="r-dcp", mixture="own"),
+    "own x rank_rule": plain(mixture="own", rank_rule="swap"),
+    "own x pac_confidence": plain(mixture="own", pac_confidence=0.9),
+    "own x weights, centres or losses": plain(mixture="own", weight=[[1.0], [2.0]], weight_bound=2.0),
+    "own x seq or regression": plain(mixture="own", groups=[["a"], [["a", "b"]]], group_rule="seq"),
     "weights x methods": asked_for(Cell("", "tests", method="q-dcp")),
     "centres x methods": asked_for(Cell(centres=True, method="fcp")),
 }

@@ -69,6 +69,23 @@ def scores(as_json: bool) -> None:
 
 
 @command(_JSON_OPTION)
+def adaptations(as_json: bool) -> None:
+    """List how scores adapt to devices that differ; calibrate takes them as --adapt, options as --adapt-option."""
+    from conformesh.scores.adapt import ADAPTATIONS
+
+    rows = [
+        {
+            "adaptation": name,
+            "task": kind.task if isinstance(kind.task, str) else "both",  # one on top of others has their task
+            "summary": kind.summary,
+            "options": _options(kind),
+        }
+        for name, kind in ADAPTATIONS.items()
+    ]
+    _show(rows, ("adaptation", "task", "summary", "options"), as_json)
+
+
+@command(_JSON_OPTION)
 def weights(as_json: bool) -> None:
     """List the consensus weights that h-dcp can use."""
     from conformesh.graph.weights import WEIGHTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from conformesh.cli.command import (
     command,
     parse_whole_number,
 )
-from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
+from conformesh.cli.options import AdaptOptions, GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.results import settle_recorded_score
 from conformesh.common.quantities import pluralize
 from conformesh.files.score_files import read_scores
@@ -32,7 +32,7 @@ from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import Requirement
 from conformesh.mesh.config import local_scores
 from conformesh.mesh.config.checks import SERVER_WARNING, examine_folders
-from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
+from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.epochs import FIRST_EPOCH, EpochClock, declare_epoch, epoch_seconds, read_epoch
 from conformesh.mesh.config.folders import (
     add_device,
@@ -43,7 +43,7 @@ from conformesh.mesh.config.folders import (
     revoke_device,
     scatter_scores,
 )
-from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
+from conformesh.mesh.config.labelled_rows import output_columns, row_owners
 from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.mesh.config.roster import ROSTER_FILE
 from conformesh.mesh.config.settings import SETTINGS
@@ -76,7 +76,11 @@ def mesh() -> None:
 @command(
     Argument("root", "ROOT", "A new folder.", type=PATH),
     options.devices_option(),
-    Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE),
+    Option(
+        "--scores SCORES",
+        "A file with device and score, or with --adapt of labelled outputs, spread over the folders.",
+        type=SOURCE,
+    ),
     options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
     options.run_options(
         options.method_option(),
@@ -85,6 +89,7 @@ def mesh() -> None:
     ),
     options.network_options(),
     options.score_options(),
+    options.adapt_options(),
     options.json_option(),
     options.table_options("share", csv=False),
     Option(
@@ -114,6 +119,7 @@ def init(
     run: RunOptions,
     network: NetworkOptions,
     score: Score | None,
+    adapt: AdaptOptions,
     table: FileLayout,
     model: Path | None,
     changes: tuple[str, ...],
@@ -127,13 +133,14 @@ def init(
     """
     method, options = run.method, run.checked_options()
     alpha, kind = guarantee.one_alpha, score
-    if scores is not None:
+    if scores is not None and adapt.name is None:
         kind = settle_recorded_score(read_scores(scores).made_by, kind, scores)
-    built = _network(devices, scores, network, run.seed or 0)
+    built = _network(devices, scores, network, run.seed or 0, adapt)
+    settings = _settings(guarantee.requirement(scores, table), kind, changes)
     folders = init_mesh(
         root,
         built,
-        **{**more, **_settings(guarantee.requirement(scores, table), kind, changes)},
+        **{**more, **_adapt_settings(adapt, scores, settings), **settings},
         method=method,
         options=options,
         alpha=alpha,
@@ -156,9 +163,11 @@ def init(
     lines.append(
         (
             "scores",
-            f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY_SCORE_FILE.strip()}",
+            f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {_heading(folders[0], config)}",
         )
     )
+    if adapt.name is not None:
+        lines.append(("adapted", f"{config.adaptation!r}, to the labelled outputs in {config.scores.file}"))
     if config.learner is not None:
         lines.append(("online", config.learner.words))
     if get_method(method).description.needs == "server":
@@ -178,6 +187,24 @@ def _settings(requirement: Requirement, score: Score | None, changes: Sequence[s
         found["score"] = score.name
         found["score_options"] = {name: value for name, value in score.options().items() if value is not None}
     return found | options.read_settings(changes)
+
+
+def _adapt_settings(adapt: AdaptOptions, scores: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of scores that adapt: the columns of outputs are those of the file, if there is one."""
+    if (chosen := adapt.chosen) is None:
+        return {}
+    plain = {name: [*value] if isinstance(value, tuple) else value for name, value in adapt.options.items()}
+    found: dict[str, Any] = {"adapt": adapt.name, "adapt_options": plain, "file": "outputs.csv"}
+    if scores is not None and "output_columns" not in given:
+        groups = (given.get("group_column", SETTINGS["group_column"].default),) if given.get("groups") else ()
+        found["output_columns"] = output_columns(scores, given.get("label_column", "label"), groups)
+    elif chosen.task == "regression":
+        found["output_columns"] = ("prediction",)
+    return found
+
+
+def _heading(folder: Path, config: DeviceConfig) -> str:
+    return config.path("scores").read_text(encoding="utf-8").strip()
 
 
 @command()
@@ -345,13 +372,14 @@ def _devices_in(folder: Path) -> Sequence[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{DEVICE_FILE}")) or [folder]
 
 
-def _network(devices: int | None, scores: str | None, network: NetworkOptions, seed: int) -> Graph:
+def _network(devices: int | None, scores: str | None, network: NetworkOptions, seed: int, adapt: AdaptOptions) -> Graph:
     if devices is not None and (scores is not None or network.file is not None):
         raise ValueError(
             f"--devices {devices} counts devices that --scores or a file of edges names already; leave it out"
         )
     if scores is not None:
-        return network.connect(read_scores(scores).devices, scores, seed)
+        names = read_scores(scores).devices if adapt.name is None else row_owners(scores)
+        return network.connect(names, scores, seed)
     if devices is None and network.file is None:
         raise ValueError("a mesh needs --devices to count its devices, or --scores or a file of edges to name them")
     names = () if devices is None else tuple(map(str, range(devices)))

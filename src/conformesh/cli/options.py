@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from conformesh.kernels.ranks import Requirement
     from conformesh.protocols.faults import Faults
     from conformesh.scores import Score
+    from conformesh.scores.adapt import Adaptation
     from conformesh.scores.centres import Centres
 
 _VIEW = "See it"
@@ -406,6 +408,66 @@ def _score(score: str | None, score_option: tuple[str, ...]) -> Score | None:
     return get_score(score, **read_key_values(score_option, "score option", hints))
 
 
+class AdaptOptions(NamedTuple):
+    """How scores adapt to the labelled outputs of a device: a name of `ADAPTATIONS`, if any, and its options."""
+
+    name: str | None = None
+    options: Mapping[str, Any] = types.MappingProxyType({})
+
+    @property
+    def chosen(self) -> Adaptation | None:
+        """The adaptation itself."""
+        from conformesh.scores.adapt import get_adaptation
+
+        try:
+            return None if self.name is None else get_adaptation(self.name, **self.options)
+        except TypeError as problem:
+            raise ValueError(str(problem)) from None
+
+
+def adapt_options() -> OptionGroup:
+    """Scores that adapt to the labelled outputs of a device."""
+    from conformesh.scores.adapt import ADAPTATIONS
+
+    return OptionGroup(
+        "adapt",
+        _adapt,
+        [
+            Option(
+                f"--adapt {'|'.join(ADAPTATIONS)}",
+                "Scores that learn from a device's own labelled outputs, for devices that differ.",
+                panel=GUARANTEE,
+            ),
+            Option(
+                "--adapt-option KEY=VALUE", "An option of --adapt, as window=full; may be repeated.", panel=GUARANTEE
+            ),
+        ],
+    )
+
+
+def _adapt(adapt: str | None, adapt_option: tuple[str, ...]) -> AdaptOptions:
+    if adapt is None and adapt_option:
+        raise ValueError(f"--adapt-option {adapt_option[0]} needs --adapt to say whose option it is")
+    texts = read_key_values(adapt_option, "--adapt-option", {})
+    return AdaptOptions(adapt, {name: _as_number_or_text(text) for name, text in texts.items()})
+
+
+def _as_number_or_text(text: str) -> Any:
+    """Return what an option of an adaptation may be: a whole number, a number, several of them, true, false or a word.
+
+    >>> _as_number_or_text("16"), _as_number_or_text("1,inf"), _as_number_or_text("full"), _as_number_or_text("true")
+    (16, (1, inf), 'full', True)
+    """
+    if "," in text:
+        return tuple(_as_number_or_text(one.strip()) for one in text.split(",") if one.strip())
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -567,8 +629,8 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"--set must be section.name=value, got {pair!r}")
         if get_origin(one.hint) is dict:
             raise ValueError(
-                f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, and "
-                "shares by --mixture FILE"
+                f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, those "
+                "of adapt by --adapt-option, and shares by --mixture FILE"
             )
         found[one.field.name] = one.read(text)
     return found

@@ -14,13 +14,14 @@ import click
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import Argument, Option, command
+from conformesh.cli.command import SOURCE, Argument, Option, command
 from conformesh.cli.results import (
     check_device,
     check_stdin,
     load_result,
     outputs_for_score,
     reading_keywords,
+    refuse_score,
     row_keywords,
     score_of_result,
 )
@@ -34,6 +35,12 @@ from conformesh.scores.losses import Loss
 _ENDINGS = (".csv", ".jsonl", ".parquet")
 RESULT_ARGUMENT = Argument("result", "RESULT", "What calibrate --out or --json wrote; - reads it from stdin.")
 DEVICE_OPTION = Option("--device NAME", "Use this device's own threshold.")
+ROWS_OPTION = Option(
+    "--rows FILE",
+    "For a result with adapted scores: the labelled outputs that devices calibrated with, in the form of calibrate "
+    "--adapt; of --device alone where that is given.",
+    type=SOURCE,
+)
 ALPHA_OPTION = Option("--alpha <float>", "Which of several levels to use.")
 
 
@@ -46,6 +53,7 @@ ALPHA_OPTION = Option("--alpha <float>", "Which of several levels to use.")
     ),
     options.score_options(),
     DEVICE_OPTION,
+    ROWS_OPTION,
     ALPHA_OPTION,
     Option(
         "--format", "What goes to standard output.", name="form", type=click.Choice(["csv", "jsonl"]), default="csv"
@@ -63,6 +71,7 @@ def predict(
     probabilities: str,
     score: Score | None,
     device: str | None,
+    rows: str | None,
     alpha: str | None,
     form: str,
     out: Path | None,
@@ -75,17 +84,29 @@ def predict(
     Rows are counted from 0. A row's device, where the file names it, selects that device's own threshold; otherwise the
     threshold that is valid on every device is used. Where the result knows its classes, columns are matched by name;
     columns that are no classes are named, and follow behind the sets.
+
+    With adapted scores a device predicts for its own examples, from the rows that it calibrated with (--rows).
     """
-    check_stdin(RESULT=result, PROBABILITIES=probabilities)
+    check_stdin(RESULT=result, PROBABILITIES=probabilities, **{"--rows": rows})
     check_device(device, table)
     ending = _ending(out, form)
     saved = load_result(result)
-    kind: Score | Loss = _loss(saved, score) or score_of_result(saved, score, seed)
-    outputs = read_outputs(probabilities, table, **reading_keywords(kind, saved))
-    values = outputs_for_score(kind, outputs)
-    how: dict[str, Any] = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
-    if isinstance(kind, Score):
-        how |= {"score": kind, "labels": outputs.labels if kind.task == "classification" else None}
+    kind: Any
+    if saved.guarantee.adapt is not None or rows is not None:
+        from conformesh.cli.adapted import read_new_outputs, with_rows
+
+        refuse_score(saved, score)
+        saved = with_rows(saved, result, rows, device, table)
+        kind = saved.guarantee.adapt
+        outputs, values = read_new_outputs(probabilities, saved, table, device)
+        how: dict[str, Any] = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
+    else:
+        kind = _loss(saved, score) or score_of_result(saved, score, seed)
+        outputs = read_outputs(probabilities, table, **reading_keywords(kind, saved))
+        values = outputs_for_score(kind, outputs)
+        how = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
+        if isinstance(kind, Score):
+            how |= {"score": kind, "labels": outputs.labels if kind.task == "classification" else None}
     predicted = saved.predict(values, **how)
     columns: dict[str, list[Any]] = {"row": [*range(len(predicted))]}
     if kind.task == "regression":

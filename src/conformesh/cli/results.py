@@ -79,6 +79,12 @@ def score_of_result(result: Result, named: Score | None, seed: int) -> Score:
     return result.score.seeded(seed)
 
 
+def refuse_score(result: Result, named: Score | None) -> None:
+    """Refuse a score beside adapted ones."""
+    if result.guarantee.adapt is not None and named is not None:
+        raise ValueError(f"the result has adapted scores, {result.guarantee.adapt!r}; leave --score {named.name} out")
+
+
 def reading_keywords(kind: Score | Loss, result: Result) -> dict[str, Any]:
     """Return what outputs must hold for this score: its classes, or the columns of predictions."""
     if isinstance(kind, RegressionScore):

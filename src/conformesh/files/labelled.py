@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from conformesh.files.labels import LABEL_COLUMNS, LabelColumn, column_labels, file_labels, label_indices
 from conformesh.files.output_files import OUTPUT_FILE, OutputFile, extract_outputs
-from conformesh.files.tables import FileLayout, read_table
+from conformesh.files.tables import FileColumns, FileLayout, read_table
+
+LABELLED_FILE = f"{OUTPUT_FILE}, and its label"
 
 
 def read_labelled(
@@ -29,7 +31,20 @@ def read_labelled(
     indices into the columns of the outputs as these were put in order; with `columns`, for regression, as numbers.
     """
     layout = layout or FileLayout()
-    table = read_table(source, f"{OUTPUT_FILE}, and its label", layout=layout)
+    table = read_table(source, LABELLED_FILE, layout=layout)
+    return extract_labelled(table, labels, layout, logits=logits, classes=classes, columns=columns)
+
+
+def extract_labelled(
+    table: FileColumns,
+    labels: str | None,
+    layout: FileLayout,
+    *,
+    logits: bool = False,
+    classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> tuple[OutputFile, NDArray[Any]]:
+    """Return outputs and true labels of a table that was read, as `read_labelled` does."""
     label = layout.label or LABEL_COLUMNS[0]
     own = column_labels(table, label) if labels is None else file_labels(labels, label, layout)
     beside = layout if labels is None else replace(layout, label=None)  # which names a column of the other file

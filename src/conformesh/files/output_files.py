@@ -315,4 +315,6 @@ def column_cells(table: FileColumns, column: str, rows: int) -> list[Any]:
     cells = table.column(column)
     if len(cells) != rows:
         check_equal_lengths(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
-    return cells if isinstance(cells, list) else list(cells.tolist())
+    if isinstance(cells, list):
+        return cells
+    return list(cells.tolist() if isinstance(cells, np.ndarray) else cells.to_list())  # a column of Polars

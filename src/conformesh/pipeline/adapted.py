@@ -5,6 +5,9 @@ such; then the leave-one-out losses of every setting, where there are several; t
 the adapted scores of the best settings, and share the scores around it. Each device hides one of its rows, drawn before
 any score is computed; `results.adapted` predicts with the rest.
 
+With `p-dcp` these sums and counts are masked, and the window has points of a public grid in place of scores: counts at
+them bound the score of the required rank from above, so that sets hold what they would hold with all scores known.
+
 With `mixture="own"` every device counts its own rows alone: only sums of losses are sent, if there is a choice.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,17 +26,20 @@ from conformesh.common.random_streams import random_stream
 from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import OWN, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, run_method
+from conformesh.methods import get_method, make_options, run_method
 from conformesh.pipeline.problems import LocalRows, Problem, PublicFacts, group_memberships
 from conformesh.protocols.aggregate import NetworkSum, get_aggregator
 from conformesh.protocols.block import Answers, Block, WindowRequest
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.gather import gather_by_flooding
+from conformesh.protocols.messages import GatheringProtocol, Protocol
+from conformesh.protocols.p_dcp import begin_exact_sums, check_exact_sums, grid_for_scores, search_by_exact_sums
 from conformesh.results.adapted import AdaptedFacts, DeviceRows
 from conformesh.scores.adapt import Adaptation, Bag
-from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, Setting
+from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting
 
 if TYPE_CHECKING:
     from conformesh.protocols.groups import Grouping
+    from conformesh.protocols.masks import MaskedSums
     from conformesh.table import Table
 
 # Settings beside the best one that get a window, and by how much their sums of losses may be larger: one example in
@@ -95,11 +102,21 @@ def draw_hidden_rows(seed: int, network_rows: Ints, sizes: Ints) -> list[int]:
 
 def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool = True) -> Protocol[Answers]:
     """Run all steps on the devices here; the answers have the problems, and what predictions need."""
+    return (yield from gather_by_flooding(_all_steps(blank, asked, run, sealed), blank, None, sealed))
+
+
+def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> GatheringProtocol[Answers]:
     adapt, level = asked.adaptation, float(asked.guarantee.alphas[0])
-    bags = [device_rows(asked.rows.table, k).bag for k in range(asked.rows.devices)]
+    rows = [device_rows(asked.rows.table, k) for k in range(asked.rows.devices)]
+    bags = [own.bag for own in rows]
     assert asked.rows.table.outputs is not None
     columns = adapt.columns(asked.rows.table.outputs)
-    sums = _NetworkSums(blank, adapt.name, int(asked.agreed.rows.sum()))
+    requirement = replace(asked.requirement, is_weighted=asked.guarantee.groups is not None and not asked.is_own)
+    masked: MaskedSums | None = None
+    if get_method(run.method).private:
+        digest = sha256("".join(own.digest for own in rows).encode()).hexdigest()
+        masked = yield from begin_exact_sums(replace(blank, requirement=requirement), run.chosen_options, digest)
+    sums = _NetworkSums(blank, adapt.name, int(asked.agreed.rows.sum()), masked)
     counts = np.zeros(0, dtype=np.int64)
     if (held := np.stack([adapt.summary_counts(bag) for bag in bags])).shape[1]:
         counts = yield from sums.add_up("summary_counts", held, bags, 1)
@@ -111,7 +128,6 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
     shared = _shared_settings(choices, adapt.settings(counts, columns), losses)
     scored = [[adapt.leave_one_out(bag, choices[place]) for place in shared] for bag in bags]
     parts, samples, sizes = _score_columns(asked, scored, len(shared))
-    requirement = replace(asked.requirement, is_weighted=asked.guarantee.groups is not None and not asked.is_own)
     block = replace(
         blank,
         sizes=sizes,
@@ -123,10 +139,18 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
     )
     if asked.is_own:
         found = yield from run_method("local", block, samples, make_options("local", {}), run.faults)
+    elif masked is not None:
+        check_exact_sums(block, samples.sizes, "scores")
+        options = grid_for_scores(run.chosen_options, adapt.bounds)
+        block = replace(block, window=WindowRequest(int(adapt.window)))
+        found = yield from search_by_exact_sums(block, samples, block.alphas, options, masked)
+        revealed = "sums of losses of all rows for each setting, and " * bool(len(losses)) + found.facts["revealed"]
+        found = replace(found, facts={**found.facts, "revealed": revealed})
     else:
         block = replace(block, window=_window_request(adapt, block))
         found = yield from run_method(run.method, block, samples, run.chosen_options, run.faults, sealed=sealed)
-    demand = None if asked.is_own else block.demands[0]
+    # Masked sums are for the mixture of sizes alone, in which every row weighs the same.
+    demand = None if asked.is_own or masked is not None else block.demands[0]
     weights = np.ones(blank.devices, np.int64) if demand is None or demand.weights is None else demand.weights
     facts = AdaptedFacts(
         columns=columns,
@@ -141,6 +165,8 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
         rounded=demand is not None and demand.rounded,
     )
     whole = asked.agreed.rows @ _atoms_of_parts(asked, len(asked.agreed.names.atoms) or 1)
+    if found.sizes is not None:  # which nobody knew before
+        whole = found.sizes[:, :: len(shared)]
     examples = whole.sum(axis=0).tolist()
     problems = tuple(
         Problem(() if part is None else (part,), alpha, p * len(shared), place, examples[p])
@@ -151,10 +177,10 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
 
 
 class _NetworkSums:
-    """Adds up whole numbers over all devices; the spanning tree is grown once."""
+    """Adds up whole numbers over all devices, masked or over a spanning tree, which is grown once."""
 
-    def __init__(self, block: Block, name: str, examples: int) -> None:
-        self._block, self._name, self._examples = block, name, examples
+    def __init__(self, block: Block, name: str, examples: int, masked: MaskedSums | None) -> None:
+        self._block, self._name, self._examples, self._masked = block, name, examples, masked
         self._total: NetworkSum | None = None
 
     def add_up(self, what: str, numbers: Ints, bags: Sequence[Bag], each: int) -> Protocol[Ints]:
@@ -166,6 +192,9 @@ class _NetworkSums:
                 f"{numbers.min()} to {numbers.max()} as sums of {int(most.min()) // each} to {int(most.max()) // each}"
                 " examples"
             )
+        if self._masked is not None:
+            check_exact_sums(self._block, numbers, f"/ {LOSS_UNIT} in losses")
+            return (yield from self._masked(numbers))
         if self._total is None:
             self._total = yield from get_aggregator("tree").prepare(self._block)
         found = yield from self._total(numbers, self._examples * each)

@@ -58,6 +58,7 @@ from conformesh.protocols.size_agreement import exchange_counts, run_without_ser
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
+from conformesh.scores.adapt.base import FULL
 from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
@@ -96,7 +97,13 @@ class MethodRun:
         How overlapping groups are covered, in which order, and which combinations may occur, with the number of scores
         expected of each.
     seed
-        Of the draw that regression over many groups makes.
+        Of the draw that regression over many groups makes, and of the rows that devices hide with adapted scores.
+    testing
+        How the lambdas of a grid are tested, a name of `TESTINGS`, where losses need not be monotone; else empty.
+    mesh_mode
+        On a mesh of nodes: "rounds" or "asynchronous".
+    online
+        Whether nodes of a mesh move the threshold as labels arrive.
     """
 
     method: str = "e-dcp"
@@ -111,6 +118,9 @@ class MethodRun:
     group_order: Sequence[str] | None = None
     group_atoms: Mapping[Atom, int] = field(default_factory=dict)
     seed: int = 0
+    testing: str = ""
+    mesh_mode: str | None = None
+    online: bool = False
 
     @cached_property
     def chosen_options(self) -> Any:
@@ -166,6 +176,40 @@ _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for
 # options of one method alone is refused by that method.
 REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
+        "non-monotone losses x groups",
+        lambda g, r, k: bool(r.testing) and (g.groups is not None or r.group_rule is not None),
+        "groups do not go with monotone=False: which part of a group's new examples comes from which device is "
+        "unknown, so how many items of a group there are is itself a draw",
+        "leave groups out, or call control once for each group, with its items alone and an equal part of "
+        "1 - pac_confidence",
+    ),
+    _Refusal(
+        "non-monotone losses x weights or centres",
+        lambda g, r, k: bool(r.testing) and (g.weighting is not None or g.centres is not None),
+        "weights and centres do not go with monotone=False: its p-values are proven for items that count as the "
+        "mixture of devices says",
+        "leave the weights or centres out, or use monotone=True for losses that never rise with lambda",
+    ),
+    _Refusal(
+        "non-monotone losses x ghost",
+        lambda g, r, k: bool(r.testing) and g.rank_rule != AUTO,
+        "rank_rule belongs to ranks, and monotone=False computes p-values of sums of losses",
+        "leave rank_rule out",
+    ),
+    _Refusal(
+        "non-monotone losses x methods",
+        lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
+        "monotone=False needs exact sums of losses over all devices, which this method does not form: without noise "
+        "they say more than a private run may, and p-values for noisy sums are not proven",
+        "use method 'e-dcp'",
+    ),
+    _Refusal(
+        "non-monotone losses x faults",
+        lambda g, r, k: bool(r.testing) and r.faults is not None,
+        "monotone=False needs exact sums of the losses of all devices",
+        "leave faults out",
+    ),
+    _Refusal(
         "pac_confidence x groups",
         lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
         "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
@@ -195,9 +239,9 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "pac_confidence x losses",
-        lambda g, r, k: g.pac_confidence is not None and g.loss is not None,
-        "pac_confidence is proven for coverage: losses between 0 and their bound have no binomial tail",
-        "leave pac_confidence out",
+        lambda g, r, k: g.pac_confidence is not None and g.loss is not None and not r.testing,
+        "pac_confidence is proven for coverage: the search for lambda adds up losses, which have no binomial tail",
+        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
     ),
     _Refusal(
         "sides x losses",
@@ -233,7 +277,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "losses x methods",
-        lambda g, r, k: g.loss is not None and _accepted_weights(g, r) != "scores",
+        lambda g, r, k: g.loss is not None and not r.testing and _accepted_weights(g, r) != "scores",
         "this method counts scores and cannot add up losses",
         "risk control needs method 'e-dcp'",
     ),
@@ -305,15 +349,41 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "adapt x methods",
-        lambda g, r, k: g.adapt is not None and r.method != "e-dcp",
+        lambda g, r, k: g.adapt is not None and r.method not in ("e-dcp", "p-dcp"),
         "a device needs the pooled scores around the threshold with exact counts, and this method does not find them",
         "use method 'e-dcp', or 'p-dcp' without epsilon",
+    ),
+    _Refusal(
+        "adapt with a full window x p-dcp",
+        lambda g, r, k: g.adapt is not None and r.method == "p-dcp" and g.adapt.window == FULL,
+        "a full window is as wide as the rows of the largest device, whose number p-dcp hides",
+        "give a number, such as adapt.Prior(window=16); twice the most rows that a device may have, and 8 more, decide "
+        "as much as a full window",
     ),
     _Refusal(
         "adapt x faults",
         lambda g, r, k: g.adapt is not None and r.faults is not None,
         "adapted scores need the exact counts of all devices",
         "leave faults out",
+    ),
+    _Refusal(
+        "adapt x asynchronous mode",
+        lambda g, r, k: g.adapt is not None and r.mesh_mode == "asynchronous",
+        "adapted scores need exact counts of all devices, and in asynchronous mode a result may be about the devices "
+        "that have reported so far",
+        "use mode 'rounds', or leave adapt out",
+    ),
+    _Refusal(
+        "adapt x private mesh",
+        lambda g, r, k: g.adapt is not None and r.mesh_mode is not None and get_method(r.method).private,
+        "a private mesh counts every score of an epoch once, and adapted scores of all rows change with each new row",
+        "use method 'e-dcp', or leave adapt out",
+    ),
+    _Refusal(
+        "adapt x online",
+        lambda g, r, k: g.adapt is not None and r.online,
+        "online learning moves one threshold, and adapted scores have a limit of their own for every label",
+        "leave [online] out, or adapt",
     ),
     _Refusal(
         "own x methods",
@@ -545,7 +615,8 @@ def _adapted_on_device(
     block = replace(blank, sizes=agreed.rows)
     outcome = yield from run_without_server(block, adapted_answers(block, asked, run, sealed=False))
     places, digests = _hidden_and_digests(rows, hidden)
-    return replace(outcome, adapted=structs.replace(outcome.adapted, hidden=places, digests=digests))
+    facts = structs.replace(outcome.adapted, hidden=places, digests=digests)
+    return replace(outcome, adapted=facts, device_rows=_rows_by_device(rows))
 
 
 def _adapted_run(

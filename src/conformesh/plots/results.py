@@ -26,6 +26,7 @@ from conformesh.results.sites import CALIBRATION
 
 if TYPE_CHECKING:
     from conformesh.results.evaluation import Coverage, Evaluation
+    from conformesh.results.lambda_tests import LambdaTests
     from conformesh.results.quantiles import Quantiles
     from conformesh.results.result import Result
     from conformesh.results.sites import Sites
@@ -358,3 +359,60 @@ def draw_quantiles(found: Quantiles, ax: Any = None, path: FilePath = None) -> A
         bars = "" if found.epsilon is None else f"; bars: rank error, confidence {found.confidence:g}"
         axes.set_title(f"{found.kind}{bars}", fontsize=9.5)
         return save_figure(whole_figure(axes), path)
+
+
+def draw_lambda_tests(found: LambdaTests, ax: Any = None, path: FilePath = None) -> Any:
+    """Draw the mean loss and the p-value of every lambda; filled marks are certified, a star is the chosen one.
+
+    With `ax` the p-values alone. Lambdas of several parameters stand in the order of the grid.
+    """
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import NotebookFigure, save_figure, whole_figure
+
+    with mpl.rc_context(FIGURE_STYLE):
+        if ax is not None:
+            _draw_p_values(ax, found)
+            return save_figure(whole_figure(ax), path)
+        figure = NotebookFigure(figsize=(9.2, 3.9), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for index, (name, risk) in enumerate(found.risks.items()):
+            colour = MARKER_STYLES[index % len(MARKER_STYLES)][0]
+            label = "mean loss" if len(found.risks) == 1 else name
+            _draw_lambdas(left, found, found.mean_losses[name], colour, label)
+            left.axhline(float(risk.level), color=colour, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+        left.set_ylabel("mean loss of the items")
+        left.set_ylim(bottom=0)
+        left.set_title("dashed: risk", fontsize=9.5)
+        if len(found.risks) > 1:
+            left.legend(fontsize=8.5)
+        _draw_p_values(right, found)
+        figure.suptitle(textwrap.fill(str(found), 118), fontsize=10, x=0.012, ha="left")
+        return save_figure(figure, path)
+
+
+def _draw_p_values(axes: Any, found: LambdaTests) -> None:
+    delta = float(1 - found.pac_confidence)
+    smallest = 10.0 ** np.floor(np.log10(delta) - 4)  # smaller ones stand at the lower edge
+    _draw_lambdas(axes, found, np.maximum(found.p_values, smallest), _BLUE, "p-value")
+    axes.axhline(delta, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_yscale("log")
+    axes.set_ylim(smallest / 2, 1.6)
+    axes.set_ylabel("p-value")
+    axes.set_title(f"filled: certified; star: chosen; dashed: {delta:g}", fontsize=9.5)
+
+
+def _draw_lambdas(axes: Any, found: LambdaTests, values: NDArray[np.float64], colour: str, label: str) -> None:
+    """Draw a curve over the lambdas, with filled marks where they are certified."""
+    is_line = found.lambdas.ndim == 1
+    places = found.lambdas if is_line else np.arange(1, len(found) + 1)
+    order, certified = np.argsort(places), found.certified
+    size = 5 if len(found) <= _NAMED else 3
+    axes.plot(places[order], values[order], color=colour, linewidth=0.9, alpha=0.6, label=label)
+    look: dict[str, Any] = {"color": colour, "linestyle": "none", "marker": "o", "markersize": size}
+    axes.plot(places[certified], values[certified], **look)
+    axes.plot(places[~certified], values[~certified], **{**look, "markerfacecolor": "white"})
+    if found.chosen is not None:
+        chosen = slice(found.chosen, found.chosen + 1)
+        axes.plot(places[chosen], values[chosen], "*", color=colour, markersize=14, markeredgecolor="white")
+    axes.set_xlabel("lambda" if is_line else "place in the grid")

@@ -238,6 +238,13 @@ def get_aggregator(name: str) -> Aggregator:
     return AGGREGATORS[name]
 
 
+def sum_over_devices(block: Block, numbers: Ints, largest: int, aggregate: str = AUTO) -> Protocol[Ints]:
+    """Return the sum of a vector of whole numbers over all devices, (numbers,); `auto` is the tree."""
+    total = yield from get_aggregator("tree" if aggregate == AUTO else aggregate).prepare(block)
+    found = yield from total(numbers, largest)
+    return np.asarray(found[0], dtype=np.int64)
+
+
 def aggregate_choices() -> tuple[str, ...]:
     """Return the values of an option `aggregate`."""
     return (AUTO, *AGGREGATORS)

@@ -336,6 +336,9 @@ class Answers:
         The problem that each threshold answers (`pipeline.problems.Problem`), where only the protocol knows it.
     adapted
         With adapted scores: what predictions need besides windows (`results.adapted.AdaptedFacts`).
+    device_rows
+        With adapted scores on a mesh: the rows of the device itself (`results.adapted.DeviceRows`), by its name. They
+        stay in its process.
     about_all
         Where thresholds cover only the devices that have reported so far: thresholds that cover all devices, which may
         be +inf.
@@ -353,6 +356,7 @@ class Answers:
     about_all: Answers | None = None
     problems: tuple[Any, ...] = ()
     adapted: Any = None
+    device_rows: dict[str, Any] = field(default_factory=dict)
     trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod

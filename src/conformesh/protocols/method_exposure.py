@@ -319,7 +319,10 @@ def exposure_of_p_dcp(where: ExposureContext, options: PDCP) -> list[Disclosure]
                 "everybody", "its account: epochs and how often each was released, whatever its scores", EACH, None
             ),
         ]
-    rows.append(Disclosure("everybody", "the threshold: a point of the grid, no true score", ALL))
+    if where.adapt is None:
+        rows.append(Disclosure("everybody", "the threshold: a point of the grid, no true score", ALL))
+    else:
+        rows += _window_of_scores(where, "points of the grid, no true scores")
     if not where.coalition or where.masks is None:
         return rows
     parts = components_without(where.devices, where.masks, where.coalition)

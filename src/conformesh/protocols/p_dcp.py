@@ -5,6 +5,10 @@ first total must be K, or masks did not cancel; the second is n, from which the 
 stage counts at `width` thresholds between two that are known to enclose the answer. The search ends at a threshold with
 exactly the required rank, or with the first grid point that reaches it. No true score is ever sent.
 
+A window (`Block.window`) has the first grid point that reaches each of some 16 ranks, with the exact count there: the
+window of scores that were rounded up to the grid. Ranks share the thresholds that are asked for, as long as their
+brackets are the same.
+
 With `epsilon` there is one *release*: a noisy histogram over public cells, from which the thresholds of all levels
 follow (`privacy.histogram`). The steps of an attempt:
 
@@ -50,7 +54,9 @@ from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.masks import LARGEST_MASKED_SUM, MaskedSums, Secrets, agree_on_masks, refuse_too_many_devices
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import check_option_choice, option
+from conformesh.protocols.score_windows import WindowAim, window_aims
 from conformesh.results.certificate import Certificate, Noise
+from conformesh.results.window import Window
 from conformesh.scores.base import Score
 
 # Points of the grid that is searched without noise. The number of stages grows with their logarithm, so a fine grid is
@@ -67,6 +73,9 @@ _WIDE_CELL = 0.1
 _DEAR_NOISE = 2
 _SIMULATED_NOTE = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
 _NOISE_OPTIONS = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
+
+
+_PROBABILITIES = (0.0, 1.0)  # bounds of scores that are probabilities
 
 
 def _masked_aggregators() -> tuple[str, ...]:
@@ -184,23 +193,32 @@ def _mixture(requirement: Requirement) -> Mixture:
 
 def p_dcp_options_for(score: Score) -> dict[str, Any]:
     """Return the options that suit a score: a logit grid for scores that are probabilities."""
-    return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
+    return {"grid": "logit"} if score.bounds == _PROBABILITIES else {}
+
+
+def grid_for_scores(options: PDCP, bounds: tuple[float, float]) -> PDCP:
+    """Return the options with the grid that suits scores between these bounds, where none was chosen."""
+    return replace(options, grid="logit") if options.grid == AUTO and bounds == _PROBABILITIES else options
 
 
 def p_dcp(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP
 ) -> GatheringProtocol[Answers]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
+    if options.epsilon is None:
+        check_exact_sums(block, samples.sizes, "scores")
+        sums = yield from begin_exact_sums(block, options, _scores_digest(samples))
+        return (yield from search_by_exact_sums(block, samples, alphas, options, sums))
     _check_device_count(block.devices, options)
     _check_requirement(block.requirement, options)
     secrets = block.secrets or Secrets.simulated(block)
-    if options.epsilon is None:
-        outcome = yield from _search_exactly(block, samples, alphas, options, secrets)
-    else:
-        outcome = yield from _release_histogram(block, samples, alphas, options, secrets)
-    return (
-        outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED_NOTE})
-    )
+    return _with_simulated_note(block, (yield from _release_histogram(block, samples, alphas, options, secrets)))
+
+
+def _with_simulated_note(block: Block, outcome: Answers) -> Answers:
+    if block.secrets is not None:
+        return outcome
+    return replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED_NOTE})
 
 
 def _check_device_count(devices: int, options: PDCP) -> None:
@@ -240,6 +258,11 @@ def _check_requirement(requirement: Requirement, options: PDCP) -> None:
         (
             requirement.mixture == "paper" and requirement.rank_rule == "swap",
             "the swap rank with mixture 'paper': it needs how many scores each device holds; use mixture 'sizes'",
+        ),
+        (
+            requirement.mixture == "paper" and requirement.hides_example,
+            "mixture 'paper' with adapted scores: it needs a weight for each device, which would reveal how many rows "
+            "it holds; use mixture 'sizes', or e-dcp",
         ),
         (
             requirement.mixture == "paper" and (requirement.is_weighted or requirement.pac_confidence is not None),
@@ -418,25 +441,40 @@ def _wide_cell_note(release: Release, answer: NoisyThreshold) -> tuple[str, ...]
 # --- without noise ----------------------------------------------------------------------------------------------------
 
 
-def _search_exactly(
-    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> GatheringProtocol[Answers]:
-    """Search the grid by exact masked sums."""
-    # Sums of all devices must stay below 2^31, with a factor of 2 to spare as for noisy counts.
-    most = LARGEST_MASKED_SUM // (2 * block.devices)
-    for place, held in enumerate(samples.sizes.tolist()):
-        if max(held) > most:
-            raise ValueError(
-                f"device {block.network.ids[block.rows[place]]} holds more than {most:,} scores, the most that p-dcp "
-                f"adds up on {pluralize(block.devices, 'device')}; use fewer"
-            )
+def begin_exact_sums(block: Block, options: PDCP, digest: str) -> GatheringProtocol[MaskedSums]:
+    """Agree on masks and charge the account, before the first exact sum of a run.
+
+    `digest` is of what the local device adds up: two exact sums over changed data tell the change.
+    """
+    _check_device_count(block.devices, options)
+    _check_requirement(block.requirement, options)
+    secrets = block.secrets or Secrets.simulated(block)
     masks, _ = yield from agree_on_masks(block, secrets)
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
     if secrets.account is not None:
-        secrets.account.charge_exact(block.network.ids, _scores_digest(samples), options.coalition + 2)
+        secrets.account.charge_exact(block.network.ids, digest, options.coalition + 2)
+    return sums
+
+
+def search_by_exact_sums(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
+) -> Protocol[Answers]:
+    """Search the grid by exact masked sums, which may have added up other numbers before."""
     outcome = yield from _search_grid(block, samples, alphas, options, sums)
     yield from sums.compared()
-    return outcome
+    return _with_simulated_note(block, outcome)
+
+
+def check_exact_sums(block: Block, numbers: Ints, what: str) -> None:
+    """Refuse numbers of a local device, (devices, numbers), with which a sum over all devices may be too large."""
+    # Sums of all devices must stay below 2^31, with a factor of 2 to spare as for noisy counts.
+    most = LARGEST_MASKED_SUM // (2 * block.devices)
+    for place, own in enumerate(numbers.tolist()):
+        if max(own, default=0) > most:
+            raise ValueError(
+                f"device {block.network.ids[block.rows[place]]} holds more than {most:,} {what}, the most that p-dcp "
+                f"adds up on {pluralize(block.devices, 'device')}; use fewer"
+            )
 
 
 def _scores_digest(samples: WeightedScores) -> str:
@@ -447,7 +485,7 @@ def _scores_digest(samples: WeightedScores) -> str:
 def _search_grid(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
 ) -> Protocol[Answers]:
-    """Count on the grid until the threshold is known."""
+    """Count on the grid until the threshold is known, and the window where one was asked for."""
     n = yield from sums(samples.sizes)
     demands = [_rank_demand(block, int(total), alphas) for total in n]
     ranks = np.array(
@@ -456,20 +494,32 @@ def _search_grid(
             for t, demand in enumerate(demands)
         ]
     )
+    wanted = [[rank] for rank in ranks.ravel().tolist()]
+    if block.window is not None:
+        aims = window_aims(block.window, ranks, n, n)
+        wanted = [[aim.rank, *_window_ranks(aim)] for aim in aims]
+    first = np.cumsum([0, *map(len, wanted)])
+    trial_of = np.repeat(np.repeat(np.arange(block.trials), len(alphas)), np.diff(first))
     search = _GridSearch(
-        grid_points(options.chosen_grid, GRID_POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas))
+        grid_points(options.chosen_grid, GRID_POINTS, options.range),
+        np.concatenate(wanted).astype(np.int64),
+        n[trial_of],
+        is_smallest=block.window is not None,
     )
-    trial_of = np.repeat(np.arange(block.trials), len(alphas))
     while len(which := search.open):
         places = search.pivots(which, options.width)
-        counts = samples.counts_of(trial_of[which], search.grid[places - 1])  # (devices here, width, problems)
+        # Problems of one trial ask for the same places as long as their brackets are the same.
+        asked, where = np.unique(trial_of[which, None] * len(search.grid) + places - 1, return_inverse=True)
+        trials, points = np.divmod(asked, len(search.grid))
+        counts = samples.counts_of(trials, search.grid[points][:, None])  # (devices here, 1, places)
         totals = yield from sums(counts.reshape(len(counts), -1))
-        search.narrow(which, places, totals.reshape(counts.shape[1:]).T)
+        search.narrow(which, places, totals[where].reshape(places.shape))
+    answers = first[:-1]  # the problem of each threshold; the others are of its window
     certificates = [
         Certificate(
             "counted",
             int(rank),
-            int(search.counted[at]),
+            int(search.counted[answers[at]]),
             mixture=block.requirement.mixture,
             rule=demands[at // len(alphas)].rule,
             pac_confidence=None
@@ -478,16 +528,25 @@ def _search_grid(
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
-    coarse = (search.counted - ranks.ravel() > np.maximum(_COARSE_EXCESS * search.n, 1)) & np.isfinite(
-        search.thresholds
-    )
+    excess = (search.counted - search.ranks)[answers]
+    coarse = (excess > np.maximum(_COARSE_EXCESS * search.n[answers], 1)) & np.isfinite(search.thresholds[answers])
+    windows = None
+    if block.window is not None:
+        each = [search.window(slice(*ends)) for ends in pairwise(first.tolist())]
+        windows = [each[at : at + len(alphas)] for at in range(0, len(each), len(alphas))]
     return Answers(
-        _on_every_device(block, search.thresholds.reshape(ranks.shape)),
+        _on_every_device(block, search.thresholds[answers].reshape(ranks.shape)),
         _by_trial(certificates, len(alphas)),
-        notes=(_coarse_note(search, int(np.argmax(coarse))),) if coarse.any() else (),
+        notes=(_coarse_note(int(excess[np.argmax(coarse)])),) if coarse.any() else (),
         facts={"grid": options.chosen_grid, "points": str(len(search.grid)), **search.revealed()},
+        windows=windows,
         sizes=n[None],
     )
+
+
+def _window_ranks(aim: WindowAim) -> list[int]:
+    """Return the ranks of a window; none where no score has the required rank."""
+    return [*range(max(aim.bottom, 1), aim.top + 1)] if 0 < aim.rank <= aim.total else []
 
 
 def _rank_demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
@@ -501,8 +560,9 @@ def _rank_demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
 class _GridSearch:
     """Brackets on the grid, one for each problem: too few scores at `low`, enough at `high`; the last place is +inf."""
 
-    def __init__(self, grid: Floats, ranks: Ints, n: Ints) -> None:
+    def __init__(self, grid: Floats, ranks: Ints, n: Ints, is_smallest: bool = False) -> None:
         self.grid, self.ranks, self.n = grid, ranks, n
+        self.is_smallest = is_smallest  # whether the first place that reaches a rank is needed, or any with that count
         self.low, self.below = np.zeros_like(n), np.zeros_like(n)
         self.high, self.counted = np.full_like(n, len(grid) + 1), n.copy()
         self.low[ranks > n] = len(grid)  # only +inf will do
@@ -512,7 +572,7 @@ class _GridSearch:
     def open(self) -> Ints:
         """Problems whose answer is not known yet."""
         # A count that equals the rank cannot be improved, except at +inf: a finite point may have it too.
-        exact = (self.counted == self.ranks) & (self.high <= len(self.grid))
+        exact = (self.counted == self.ranks) & (self.high <= len(self.grid)) & (not self.is_smallest)
         return np.flatnonzero((self.high - self.low > 1) & ~exact)
 
     def pivots(self, which: Ints, width: int) -> Ints:
@@ -543,6 +603,15 @@ class _GridSearch:
         """The threshold of every problem."""
         return np.asarray(np.append(self.grid, math.inf)[self.high - 1])
 
+    def window(self, which: slice) -> Window:
+        """Return the window that some problems of one trial make: the required rank first, then those around it."""
+        rank, total = int(self.ranks[which][0]), int(self.n[which][0])
+        places, first = np.unique(self.high[which][1:], return_index=True)
+        if not len(places):
+            return Window(np.empty(0), np.empty(0, np.int64), 0, total, rank)
+        counts, below = self.counted[which][1:][first], int(self.below[which][1:][first[0]])
+        return Window(np.append(self.grid, math.inf)[places - 1], counts, below, total, rank)
+
     def revealed(self) -> dict[str, str]:
         """Return what all devices have learnt, for the record; for several problems only in words."""
         if len(self.n) > 1 or len(self.told) > _MOST_LISTED_TOTALS:
@@ -552,9 +621,9 @@ class _GridSearch:
         return {"revealed": words, "revealed_totals": totals}
 
 
-def _coarse_note(search: _GridSearch, at: int) -> str:
+def _coarse_note(excess: int) -> str:
     return (
-        f"p-dcp: {search.counted[at] - search.ranks[at]} scores more than required lie at or below the threshold, "
+        f"p-dcp: {excess} scores more than required lie at or below the threshold, "
         "where they are equal or the grid is coarse; name the score, or give a grid and its range"
     )
 

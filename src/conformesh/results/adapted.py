@@ -16,15 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.common.names import natural_order
 from conformesh.common.notes import emit_note
+from conformesh.files.json_numbers import as_number
 from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.kernels.ranks import OWN, RankRule
 from conformesh.results.evaluation import DeviceCoverage, coverage_by_device
@@ -34,6 +36,10 @@ from conformesh.scores.adapt.base import LARGEST_LOSS
 
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
+
+    _Number = float
+else:
+    _Number = float | Literal["inf", "-inf"]  # in a file; see `AdaptedFacts.__post_init__`
 
 # Scores of candidates that are computed at once: bounds memory to some 10 MB.
 _CELLS_AT_ONCE = 2**20
@@ -69,7 +75,7 @@ class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     columns: int
-    choices: tuple[tuple[float, ...], ...]
+    choices: tuple[tuple[_Number, ...], ...]
     losses: tuple[int, ...]
     counts: tuple[int, ...]
     shared: tuple[int, ...]
@@ -78,6 +84,11 @@ class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
     weights: dict[str, int]
     missing: Fraction = Fraction(0)
     rounded: bool = False
+
+    def __post_init__(self) -> None:
+        # A strength may be infinite, which JSON has as a word.
+        choices = tuple(tuple(as_number(value) for value in setting) for setting in self.choices)
+        force_setattr(self, "choices", choices)
 
 
 class DeviceRows(NamedTuple):
@@ -147,6 +158,9 @@ class DevicePredictor:
                 f"outputs must have {self.facts.columns} columns, one for each class as in calibration, got "
                 f"{table.shape[1]}"
             )
+        if not self._is_classifier and table.ndim != self.rows.bag.outputs.ndim:
+            wanted = "predictions beside scales, two columns," if table.ndim == 1 else "predictions without scales"
+            raise ValueError(f"outputs must be {wanted} as in calibration, got shape {table.shape}")
         found = self._sets(view, table, groups) if self._is_classifier else self._intervals(view, table, groups)
         if not as_names:
             return found

@@ -278,6 +278,8 @@ def _revive(found: Any) -> None:
             force_setattr(found, name, value.over(found.devices))
         elif name == "score" and isinstance(value, dict):
             force_setattr(found, name, _named(value, "score", lambda name, options: saved_score(str(name), options)))
+        elif name == "loss" and isinstance(value, dict):
+            force_setattr(found, name, _named(value, "loss", lambda name, options: get_loss(str(name), **options)))
         elif name in ("options", "facts"):
             force_setattr(found, name, {key: restore_infinities(item) for key, item in value.items()})
         elif name == "answers":

@@ -504,8 +504,8 @@ class Result(
         >>> import numpy as np
         >>> from conformesh import calibrate
         >>> rng = np.random.default_rng(0)
-        >>> clinic = lambda labels: (rng.dirichlet(np.ones(4), 40), rng.choice(labels, 40))
-        >>> result = calibrate({"north": clinic([0, 1]), "south": clinic([2, 3])}, adapt="prior", rng=0)
+        >>> clinic = lambda often: (rng.dirichlet(np.ones(4), 40), rng.choice([0, 1, 2, 3, often, often], 40))
+        >>> result = calibrate({"north": clinic(0), "south": clinic(3)}, adapt="prior", rng=0)
         >>> result.on("north").predict([[0.4, 0.3, 0.2, 0.1]]).shape
         (1, 4)
         """
@@ -530,6 +530,47 @@ class Result(
         rows = DeviceRows(bag, None if groups is None else Memberships.of(groups, f"device {name}"))
         check_digest(self.adapted, name, rows)
         return DevicePredictor(self, name, rows)
+
+    def with_rows(
+        self,
+        outputs: Any,
+        labels: ArrayLike | str | None = None,
+        *,
+        device: str | int | ArrayLike | None = None,
+        groups: Any = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Return this result with the rows that devices calibrated with, to predict for several of them after `load`.
+
+        Outputs and labels with the device of each row, or a dict of pairs by device, or a frame, as in `sites`. Of each
+        device all rows are needed, in the order in which it calibrated with them; a digest says whether they are the
+        same. Devices may be left out: they do not predict then.
+        """
+        if self.guarantee.adapt is None:
+            raise ValueError("with_rows() is for adapted scores, calibrate(..., adapt=...); other results need no rows")
+        from conformesh.results.sites import labelled_rows
+
+        if device is None:
+            named = groups if isinstance(groups, str) else None
+            predictions = self._prediction_columns(None)
+            label = labels if isinstance(labels, str) else None
+            if labels is not None and label is None:
+                raise ValueError(
+                    "with_rows() needs the device of each row: device=, a name for each row, or one for all"
+                )
+            read = labelled_rows(outputs, self, predictions, columns=columns, label=label, groups=named)
+            outputs, labels, device = read.outputs, read.labels, read.device
+            groups = groups if named is None else read.groups
+        table, truth = self.table_of(outputs), as_array(labels, "labels")
+        names = np.broadcast_to(as_array(device, "device").astype(str), (len(truth),))
+        given = None if groups is None else Memberships.of(groups, "groups")
+        found = {}
+        for name in np.unique(names).tolist():
+            own = np.flatnonzero(names == name)
+            found[name] = self.on(
+                name, (table[own], truth[own]), groups=None if given is None else given.take(own)
+            ).rows
+        return structs.replace(self, rows={**self.rows, **found})
 
     def _adapted_sets(self, outputs: Any, rows: LookupRows) -> NDArray[Any]:
         """Return sets or intervals of rows, by the predictor of the device of each."""

@@ -119,6 +119,7 @@ def result_facts(result: Result) -> list[_Fact]:
         ("devices", f"{result.devices:,}{examples_in_words(result)}"),
         ("network", result.network),
         ("method", method),
+        *_adapted_facts(result),
         ("seconds", f"{result.seconds:.3f}"),
     ]
     if result.sides is not None:
@@ -130,6 +131,13 @@ def result_facts(result: Result) -> list[_Fact]:
     else:
         first = _shared_facts(result)
     return [*first, *last]
+
+
+def _adapted_facts(result: Result) -> list[_Fact]:
+    """Return how scores adapt; a device has then no threshold for all labels."""
+    if result.guarantee.adapt is None:
+        return []
+    return [("scores", f"adapted, {result.guarantee.adapt!r}: a device predicts with its own calibration rows")]
 
 
 def _asked(result: Result) -> str:

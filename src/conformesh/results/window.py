@@ -17,7 +17,8 @@ class Window(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     """The distinct pooled scores around a required rank, and the weight of all scores at or below each.
 
     Between the first and the last value the counts are known exactly: no score lies between two neighbouring values.
-    There are no values where no score has the required rank.
+    There are no values where no score has the required rank. With `p-dcp` values are points of its grid, and scores
+    between two of them count as the larger one: counts at the values are exact all the same.
 
     Attributes
     ----------

@@ -5,14 +5,16 @@ and ends at 0 where the set holds everything. `StepLosses` are such functions, o
 a model's outputs and the truth, and turns the lambda that the devices agree on back into sets.
 
 Two wishes do not fit, because they rise somewhere as sets grow: miscoverage plus a price for the size of a set, and the
-error rate *among answered* examples (`WrongAndAnswered` is the one that fits).
+error rate *among answered* examples (`WrongAndAnswered` is the one that fits). Such losses can be tested on a grid of
+lambdas instead, ``control(..., monotone=False)``: `ErrorAmongAnswered` and `ratio_losses`, for precision and F1, make
+losses of that kind.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -22,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.common.arrays import as_array
 from conformesh.common.names import unknown_name
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.scores import LAC, as_score, get_score
 from conformesh.scores.base import (
     ClassificationScore,
@@ -35,7 +38,8 @@ from conformesh.scores.base import (
 _NOISE = 1e-12  # share of the loss bound: a rise, or a step out of range, that is only round-off
 _NOT_MONOTONE = (
     "risk control needs losses that never rise as lambda grows. A price for the size of the set, and an error rate "
-    "among answered examples only, do rise: control the loss without the price, or 'wrong and answered' instead"
+    "among answered examples only, do rise: control the loss without the price, or 'wrong and answered' instead, or "
+    "test a grid of lambdas with monotone=False"
 )
 
 
@@ -139,6 +143,18 @@ class StepLosses:
         last = self.offsets[:-1] + passed - 1
         first = np.where(np.isposinf(self.starts), self.bound, self.starts)
         return np.where(passed > 0, self.values[np.maximum(last, 0)] if len(self.values) else 0.0, first)
+
+    def cells(self, grid: Floats) -> Floats:
+        """Return the loss that is given at exactly each of these lambdas, (items, lambdas); NaN where there is none.
+
+        >>> StepLosses.of([([0.2, 0.7], [0.5, 0.0])]).cells(np.array([0.7, 0.3])).tolist()
+        [[0.0, nan]]
+        """
+        order = np.argsort(grid)
+        place = np.minimum(np.searchsorted(grid[order], self.lambdas), len(grid) - 1)
+        found, is_there = np.full((len(self), len(grid)), np.nan), grid[order][place] == self.lambdas
+        found[self._owner[is_there], order[place[is_there]]] = self.values[is_there]
+        return found
 
     def take(self, items: Ints) -> StepLosses:
         """Return the losses of these items, in this order."""
@@ -245,6 +261,69 @@ def _rounded_up(parts: Floats, scale: int) -> Ints:
     return np.where(near / scale < parts, near + 1, near).astype(np.int64)
 
 
+def check_losses(table: Floats, bound: float, who: str, name: Callable[[int], str] = str) -> Floats:
+    """Return losses on a grid, (items, lambdas), within [0, bound], or say which item of `who` leaves the range.
+
+    What leaves it by round-off alone is put right.
+    """
+    slack = _NOISE * bound
+    if len(wrong := np.argwhere(~((table >= -slack) & (table <= bound + slack)))):
+        item, place = wrong[0].tolist()
+        raise ValueError(
+            f"{who}, item {name(item)}, lambda number {place} of the grid: losses must lie between 0 and {bound:g}, "
+            f"got {table[item, place]:g}; say the largest possible loss with bound=, or repair the item"
+        )
+    return np.clip(table, 0.0, bound)
+
+
+def losses_in_units(table: Floats, bound: float, scale: int) -> Ints:
+    """Return losses between 0 and the bound in whole parts of the bound, `scale` of them, rounded up."""
+    return _rounded_up(table / bound, scale)
+
+
+def ratio_losses(numerator: ArrayLike, denominator: ArrayLike, level: float, largest: float = 1.0) -> Floats:
+    r"""Return losses whose mean is at most `level` exactly if E[numerator] / E[denominator] is at most `level`.
+
+    .. math:: L = \rho + \frac{N - \rho D}{D_\text{max}} \in [0, 1], \qquad
+              E L \le \rho \iff E N \le \rho\, E D
+
+    for :math:`0 \le N \le D \le D_\text{max}`. A ratio of means is no mean loss, but this *linear form* of it is. It
+    rises and falls, so that it is tested on a grid: ``control(..., monotone=False, risk=level)``.
+
+    Parameters
+    ----------
+    numerator, denominator
+        For each item and each lambda of the grid. For the part that is wrong among what is kept (one minus the
+        precision): how many are kept and wrong, and how many are kept. For one minus F1: false positives plus false
+        negatives, and these plus twice the true positives.
+    level
+        The largest ratio allowed, which is also the risk to ask for.
+    largest
+        The largest denominator possible; it must be known without the data.
+
+    Examples
+    --------
+    >>> wrong, kept = [[2, 1, 0], [0, 0, 0]], [[4, 3, 0], [4, 2, 1]]
+    >>> ratio_losses(wrong, kept, level=0.2, largest=4).round(3).tolist()
+    [[0.5, 0.3, 0.2], [0.0, 0.1, 0.15]]
+    """
+    above, below = (
+        np.asarray(as_array(given, what), dtype=np.float64)
+        for given, what in ((numerator, "numerator"), (denominator, "denominator"))
+    )
+    rho = float(exact_alpha(level, "level"))
+    if above.shape != below.shape:
+        raise ValueError(f"numerator and denominator must have one shape, got {above.shape} and {below.shape}")
+    if not (largest > 0 and math.isfinite(largest)):
+        raise ValueError(f"largest must be a finite number above 0, the largest denominator possible, got {largest}")
+    if not ((above >= 0) & (above <= below) & (below <= largest)).all():
+        raise ValueError(
+            f"each numerator must be from 0 to its denominator, and each denominator at most largest={largest:g}, got "
+            f"numerators {above.min():g} to {above.max():g} and denominators {below.min():g} to {below.max():g}"
+        )
+    return np.clip(rho + (above - rho * below) / largest, 0.0, 1.0)
+
+
 def _flat(values: ArrayLike, what: str) -> Floats:
     array = as_array(values, what)
     if array.ndim != 1 or array.dtype.kind not in "fiub":
@@ -264,11 +343,14 @@ class Loss(ABC):
         As of a `Score`: what is predicted, and whether outputs are probabilities or any numbers ("logits").
     summary
         One line for tables and help pages.
+    monotone
+        Whether it never rises with lambda; if not, ``control(..., monotone=False)`` tests it on a grid.
     """
 
     name: ClassVar[str]
     task: ClassVar[Task] = "classification"
     summary: ClassVar[str]
+    monotone: ClassVar[bool] = True
 
     @property
     def reads(self) -> str:
@@ -543,8 +625,51 @@ class WrongAndAnswered(Loss):
         return check_output_table(self.name, outputs, -np.inf, np.inf)
 
 
+@dataclass(frozen=True)
+class ErrorAmongAnswered(WrongAndAnswered):
+    r"""The error rate among answered examples (selective risk): the model answers where it is surer than lambda.
+
+    .. math:: L(\lambda) = \rho + 1\{\max_j z_j(x) > \lambda\}\,(1\{\hat y(x) \ne y\} - \rho)
+
+    Its mean is at most the level :math:`\rho` exactly if at most this part of the answers is wrong: the linear form of
+    the ratio, as in `ratio_losses`. It rises and falls with lambda, so that it needs ``control(..., monotone=False)``.
+
+    Parameters
+    ----------
+    level
+        The largest error rate among answers, which is also the risk to ask for.
+
+    Examples
+    --------
+    >>> ErrorAmongAnswered(level=0.1)([[0.75, 0.25], [0.6, 0.4], [0.5, 0.25]], [0, 1, 1]).at(0.55).tolist()
+    [0.0, 1.0, 0.1]
+    """
+
+    level: float = 0.1
+
+    name: ClassVar[str] = "error-among-answered"
+    summary: ClassVar[str] = "error rate among the answers given (selective risk); needs `monotone=False`"
+    monotone: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        exact_alpha(self.level, "level")
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> StepLosses:
+        """Return for each row 1 or 0, whether its answer is wrong, until lambda reaches the largest output."""
+        steps = super().__call__(outputs, labels)
+        return replace(steps, values=np.full(len(steps), float(self.level)))
+
+
 LOSSES: dict[str, type[Loss]] = {
-    loss.name: loss for loss in (FalseNegativeRate, OrdinalDistance, GraphDistance, ClassCost, WrongAndAnswered)
+    loss.name: loss
+    for loss in (
+        FalseNegativeRate,
+        OrdinalDistance,
+        GraphDistance,
+        ClassCost,
+        WrongAndAnswered,
+        ErrorAmongAnswered,
+    )
 }
 
 

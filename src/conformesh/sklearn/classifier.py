@@ -326,7 +326,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         if not isinstance(self.score_, Loss):
             given = {"score": self.score_, "classes": self.classes_, **self._keywords}
             return calibrate(self.table_, self.network_, levels, **given)
-        found = control(self.table_, self.network_, levels, loss=self.score_, **self._keywords)
+        found = control(self.table_, self.network_, levels, monotone=True, loss=self.score_, **self._keywords)
         return structs.replace(found, classes=tuple(self.classes_.tolist()))
 
     def _levels(self) -> list[float]:

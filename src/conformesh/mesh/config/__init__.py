@@ -2,7 +2,7 @@
 
 Here: how these are made, read, changed and checked. Not here: anything that runs (`mesh.node`), answers over HTTP
 (`mesh.http`) or sends messages (`mesh.link`), and the rules of membership (`peer`). It may import `common`, `files`,
-`graph`, `kernels`, `guarantee`, `methods`, `protocols`, `pipeline`, `online`, `scores`, `peer`, and
+`graph`, `kernels`, `guarantee`, `results`, `methods`, `protocols`, `pipeline`, `online`, `scores`, `peer`, and
 `mesh.folder_lock`.
 
 `settings`        every setting of a device, with its help, default and range
@@ -15,6 +15,7 @@ Here: how these are made, read, changed and checked. Not here: anything that run
 `authority`       what was signed last, and how a change survives a crash
 `folders`         make a mesh; add, revoke and renew a device
 `local_scores`    the scores of a device, and how one file is split over the folders
+`labelled_rows`   the labelled outputs of a device whose scores adapt to them
 `epochs`          which epoch of a private mesh has closed
 `checks`, `reach` whether folders are ready and agree, and whether neighbours answer
 """

@@ -53,6 +53,8 @@ class Change(Struct, forbid_unknown_fields=True):
         The texts of new files, by path inside the root.
     scores
         Files of scores that are made empty, unless they are there.
+    heading
+        What an empty file of scores has.
     removed
         The device whose folder moves to ``revoked/``.
     """
@@ -61,6 +63,7 @@ class Change(Struct, forbid_unknown_fields=True):
     roster: str = ""
     files: dict[str, str] = field(default_factory=dict)
     scores: list[str] = field(default_factory=list)
+    heading: str = EMPTY_SCORE_FILE
     removed: str = ""
 
     @property
@@ -160,7 +163,7 @@ class Authority:
             write_file(self.root / path, text, PRIVATE if Path(path).name == KEY else PUBLIC)
         for path in change.scores:
             if not (self.root / path).exists():  # scores that were put there since the crash are kept
-                write_file(self.root / path, EMPTY_SCORE_FILE, PRIVATE)
+                write_file(self.root / path, change.heading, PRIVATE)
         if change.roster:
             self._hand_to_folders(change.roster)
         if change.removed and (self.root / change.removed).exists():

@@ -38,6 +38,8 @@ from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.scores import Score, get_score
 
+_NUMBER_COLUMNS = ("prediction", "scale")  # of outputs, for regression
+
 
 @dataclass(frozen=True)
 class Neighbour:
@@ -192,7 +194,31 @@ class DeviceConfig:
             mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
+            adapt=self.adaptation,
         )
+
+    @property
+    def adaptation(self) -> Any:
+        """How scores adapt to the rows of a device (`scores.adapt`); None where they do not."""
+        given = self.guarantee
+        if given.adapt is None:
+            return None
+        from conformesh.scores.adapt import Even, get_adaptation  # which other devices need not hold in memory
+
+        try:
+            found = get_adaptation(given.adapt, **given.adapt_options)
+        except TypeError as problem:
+            raise ValueError(f"guarantee.adapt_options: {problem}") from None
+        if isinstance(found, Even):
+            is_number = {*self.scores.output_columns} <= {*_NUMBER_COLUMNS}
+            return found.for_task("regression" if is_number else "classification")
+        return found
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The classes, where scores adapt: the columns of outputs are called like them."""
+        adapt = self.adaptation
+        return None if adapt is None or adapt.task != "classification" else self.scores.output_columns
 
     @property
     def _requested_ranks(self) -> Requirement:
@@ -222,7 +248,7 @@ class DeviceConfig:
     def has_parts(self) -> bool:
         """Whether there is more than one threshold, or rows have more than a score."""
         guarantee = self.chosen_guarantee
-        parts = (guarantee.groups, guarantee.sides, guarantee.weighting)
+        parts = (guarantee.groups, guarantee.sides, guarantee.weighting, guarantee.adapt)
         return len(guarantee.alphas) > 1 or any(part is not None for part in parts)
 
     @property
@@ -278,6 +304,7 @@ class DeviceConfig:
             "method": self.run.method,
             "alpha": _levels_in_words(self.chosen_guarantee),
             **_parts_in_words(self.chosen_guarantee),
+            **_outputs_in_words(self),
             "requirement": str(requirement),
             "shares": _digest(f"{name} {share}" for name, share in sorted((requirement.shares or {}).items())),
             **{f"option {f.name}": _value_in_words(getattr(chosen, f.name)) for f in fields(chosen)},
@@ -367,6 +394,15 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError("weight_column and weight_bound go together: the largest weight must be known to all devices")
     if not config.has_parts:
         return
+    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
+        MethodRun,
+        refuse_unproven,
+    )
+
+    run = MethodRun(config.run.method, config.run.options, mesh_mode=config.run.mode, online=config.online is not None)
+    if config.adaptation is not None:
+        _check_outputs(config)
+        refuse_unproven(config.chosen_guarantee, run, len(config.devices))
     if config.run.mode == "asynchronous":
         raise ValueError(
             "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
@@ -379,12 +415,26 @@ def _check_parts(config: DeviceConfig) -> None:
         )
     if config.online:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
-    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
-        MethodRun,
-        refuse_unproven,
-    )
+    refuse_unproven(config.chosen_guarantee, run, len(config.devices))
 
-    refuse_unproven(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+
+def _check_outputs(config: DeviceConfig) -> None:
+    """Refuse columns of outputs that do not fit the adaptation."""
+    adapt, columns = config.adaptation, config.scores.output_columns
+    name = f"guarantee.adapt = {config.guarantee.adapt!r}"
+    if config.scores.score is not None:
+        raise ValueError(f"{name} makes the scores of a device from its labelled outputs; leave scores.score out")
+    if adapt.task == "regression":
+        if columns not in ((_NUMBER_COLUMNS[0],), _NUMBER_COLUMNS):
+            raise ValueError(
+                f"{name} is for regression: scores.output_columns must be {_NUMBER_COLUMNS[0]!r}, or "
+                f"{' and '.join(map(repr, _NUMBER_COLUMNS))}, got {list_names(columns) or 'none'}"
+            )
+    elif len(columns) < 2:
+        raise ValueError(
+            f"{name} is for classification: scores.output_columns must name the classes, at least two, in the order of "
+            f"the columns of outputs, got {list_names(columns) or 'none'}"
+        )
 
 
 # 64 bits of a hash suffice in the agreement: it finds mistakes. Against forgery rosters and entries are signed.
@@ -407,6 +457,18 @@ def _parts_in_words(guarantee: Guarantee) -> dict[str, str]:
     if guarantee.weighting is not None:
         found["weights"] = f"at most {guarantee.weighting.bound!r}"
     return found
+
+
+def _outputs_in_words(config: DeviceConfig) -> dict[str, str]:
+    """Return how scores adapt, and to which columns of outputs, which all devices must be configured with alike."""
+    adapt, columns = config.adaptation, config.scores.output_columns
+    if adapt is None:
+        return {}
+    options = _value_in_words(adapt.options())
+    return {
+        "adapt": f"{adapt.name} {options if len(options) < 120 else _digest([options])}",
+        "outputs": f"{len(columns)} columns, {_digest(columns)}",
+    }
 
 
 def score_in_words(score: Score | None) -> str:

@@ -378,6 +378,10 @@ def _add_folder(change: Change, root: Path, config: DeviceConfig, days: int) -> 
         _add_certificate(change, found, config.name, texts)
     change.files[f"{config.name}/{DEVICE_FILE}"] = device_text(config)
     change.scores.append(f"{config.name}/{config.scores.file}")
+    if config.guarantee.adapt is not None:
+        from conformesh.mesh.config.labelled_rows import empty_file
+
+        change.heading = empty_file(config)
 
 
 def _add_certificate(change: Change, found: Identity, name: str, texts: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,9 @@ from conformesh.mesh.config.epochs import FIRST_EPOCH
 from conformesh.pipeline.shift import refuse_weights_above_bound
 from conformesh.scores import Score, reconcile_score
 
+if TYPE_CHECKING:
+    from conformesh.results.adapted import DeviceRows
+
 EMPTY_SCORE_FILE = "device,score\n"  # the heading alone: no scores
 
 
@@ -61,6 +64,8 @@ class LocalScores:
         The epoch of each score; None: all are of epoch 1.
     problem
         What the operator should know about the file; empty where all is well.
+    rows
+        Labelled outputs, where scores adapt to them: there are no scores then, and the digest depends on their order.
     """
 
     values: NDArray[np.float64]
@@ -68,6 +73,7 @@ class LocalScores:
     problem: str = ""
     groups: Memberships | None = None
     weights: NDArray[np.float64] | None = None
+    rows: DeviceRows | None = None
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +82,8 @@ class LocalScores:
         object.__setattr__(self, "digest", digest)
 
     def _sorted_rows(self) -> bytes:
+        if self.rows is not None:  # a device hides one of them by its place
+            return self.rows.digest.encode()
         if self.values.ndim == 1 and self.groups is None and self.weights is None:
             return np.sort(self.values).tobytes()
         weights = np.ones(len(self)) if self.weights is None else self.weights
@@ -100,7 +108,7 @@ class LocalScores:
         return {int(epoch): np.sort(self.values[epochs == epoch]) for epoch in np.unique(epochs)}
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.values) if self.rows is None else len(self.rows.bag)
 
 
 NO_SCORES = LocalScores(np.empty(0))  # no score: where there is no file of scores, or none may be used
@@ -113,6 +121,8 @@ def read_local_scores(config: DeviceConfig) -> LocalScores:
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
     if config.has_epsilon:
         return _read_row_by_row(config)
+    if config.guarantee.adapt is not None:
+        return _labelled_rows(config, str(path))
     return _local_scores_in(read_table(str(path), SCORE_FILE, layout=_layout(config), may_be_empty=True), config)
 
 
@@ -227,6 +237,8 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
     data = read_bytes(source)
     if config.has_epsilon:
         scores = _read_rows(config, source, data)
+    elif config.guarantee.adapt is not None:
+        scores = _labelled_rows(config, source, data)
     else:
         table = read_table(source, SCORE_FILE, layout=_layout(config), may_be_empty=True, data=data)
         scores = _local_scores_in(table, config)
@@ -291,6 +303,15 @@ def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     return LocalScores(values, epochs, groups=groups, weights=weights)
 
 
+def _labelled_rows(config: DeviceConfig, source: str, data: bytes | None = None) -> LocalScores:
+    """Read labelled outputs, to which scores adapt."""
+    from conformesh.mesh.config.labelled_rows import read_device_rows  # which other devices need not hold in memory
+
+    rows = read_device_rows(config, source, data)
+    _check_group_names(source, rows.groups, config)
+    return LocalScores(np.empty(0), groups=rows.groups, rows=rows)
+
+
 def _check_group_names(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
     """Refuse rows of groups that the mesh is not configured with."""
     if groups is None:
@@ -327,6 +348,10 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     if not folders:
         raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
     any_device = read_device(next(iter(folders.values())))
+    if any_device.guarantee.adapt is not None:
+        from conformesh.mesh.config.labelled_rows import scatter_rows
+
+        return scatter_rows([read_device(folders.get(name, root / name)) for name in any_device.devices], score_file)
     if any_device.guarantee.lower_share is not None:
         raise ValueError(
             f"{score_file}: a file with the columns lower and upper is not split by device; give each device its own "

@@ -89,13 +89,28 @@ class GuaranteeSettings:
         None, "The part of alpha that the lower side of intervals may miss; scores are in columns lower and upper."
     )
     weight_bound: float | None = _declare(None, "The largest weight that any example may have.", _BOUND)
+    adapt: str | None = _declare(
+        None,
+        "Scores that learn from a device's own labelled outputs: prior (classification), scale (regression), even.",
+    )
+    adapt_options: dict[str, Any] = _declare({}, "Options of adapt that differ from their defaults.")  # noqa: RUF009
 
 
 @dataclass(frozen=True)
 class ScoreSettings:
     """The local scores: a file beside this one, which never leaves the device. Score and model: the same everywhere."""
 
-    file: str = _declare("scores.csv", "The file of scores, relative to the device's folder.", _FILE_NAME)
+    file: str = _declare(
+        "scores.csv",
+        "The file of scores, or with adapt of labelled outputs, relative to the device's folder.",
+        _FILE_NAME,
+    )
+    label_column: str = _declare("label", "With adapt, the column of true labels.")
+    output_columns: tuple[str, ...] = _declare(
+        (),
+        "With adapt, the columns of outputs: the classes, or for regression prediction, or prediction and scale.",
+        _NAMES,
+    )
     group_column: str = _declare("group", "The column that names each row's group.")
     weight_column: str | None = _declare(
         None, "The column of weights: how much likelier such an example is among new ones."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from secrets import token_bytes
+from secrets import randbits, token_bytes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,13 +199,18 @@ def local_protocol(config: DeviceConfig, scores: LocalScores, search: SearchProg
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if search is not None:
             search.clear()
-        return solve_on_device(network, row, table, guarantee, run, progress=search)
+        # With adapted scores each device hides one of its rows: by fresh chance, whatever is in the rows.
+        fresh = run if guarantee.adapt is None else replace(run, seed=randbits(63))
+        return solve_on_device(network, row, table, guarantee, fresh, progress=search)
 
     return make
 
 
 def local_table(config: DeviceConfig, scores: LocalScores) -> Table:
     """Return the rows of a device as calibration takes them."""
+    if (rows := scores.rows) is not None:
+        offsets = np.array([0, len(scores)], dtype=np.int64)
+        return Table((config.name,), offsets, outputs=rows.bag.outputs, truth=rows.bag.labels, groups=rows.groups)
     table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
     column = config.scores.group_column if config.guarantee.groups else ""
     return replace(table, groups=scores.groups, group_column=column, weight=scores.weights)
@@ -231,6 +236,9 @@ def device_result(
         network=config.network.name,
         options=config.run.options,
         score=config.chosen_score,
+        classes=config.classes,
+        adapted=outcome.adapted,
+        rows=outcome.device_rows,
         seconds=seconds,
     )
     return add_answers_to_result(blank, outcome, problems)

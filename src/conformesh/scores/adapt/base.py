@@ -85,12 +85,15 @@ class Adaptation(ABC):
         Whether the scores of the other examples depend on the outputs of the candidate, not only on its label.
     window
         How many pooled scores around the threshold are shared, or "full"; see `calibrate`.
+    bounds
+        Between what scores lie: public thresholds are chosen for it.
     predictions_reveal
         What predictions of a device tell about its rows, for the report of `conformesh privacy`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    bounds: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
     predictions_reveal: ClassVar[str] = "what its scores have learned from its rows"
     task: ClassVar[Task] = "classification"
     needs_new_rows: ClassVar[bool] = True

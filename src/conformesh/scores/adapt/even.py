@@ -49,6 +49,7 @@ class Even(Adaptation):
 
     name: ClassVar[str] = "even"
     summary: ClassVar[str] = "ranks among a device's own scores, which evens out coverage between devices"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     predictions_reveal: ClassVar[str] = "the distribution of its own scores, and what its base has learned"
     needs_new_rows: ClassVar[bool] = False
 
