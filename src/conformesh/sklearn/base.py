@@ -72,6 +72,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     mixture: Any
     rank_rule: str
     pac_confidence: Any
+    time_uniform: bool
     adapt: Any
     options: Any
     prefit: Any
@@ -273,7 +274,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 raise TypeError(f"{name}: options: {key!r} belongs to rows; give it to calibrate(X, y, ...)")
         # All of it is kept, so that another level is found in the same way even if parameters have changed since.
         asked |= {"method": self.method, "mixture": self.mixture, "rank_rule": self.rank_rule}
-        return asked if self.pac_confidence is None else asked | {"pac_confidence": self.pac_confidence}
+        given = {"pac_confidence": self.pac_confidence, "time_uniform": self.time_uniform}
+        return asked | {name: value for name, value in given.items() if value not in (None, False)}
 
     def _fitted_result(self, who: str) -> Result:
         """Return the result, or say that there is none."""
