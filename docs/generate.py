@@ -37,6 +37,7 @@ from conformesh.pipeline.solver import REFUSALS
 from conformesh.privacy.gossip_attack import observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
+from conformesh.scores.adapt import ADAPTATIONS
 from conformesh.scores.losses import LOSSES, StepLosses
 
 DOCS = Path(__file__).parent
@@ -395,6 +396,16 @@ def scores() -> str:
     return table(("score", "class", "task", "what it measures", "options"), rows)
 
 
+def adaptations() -> str:
+    """The ways in which scores adapt to the rows of a device."""
+    rows = []
+    for name, kind in ADAPTATIONS.items():
+        chosen = ", ".join(f"`{f.name}` = {_default(f.default)}" for f in fields(kind))  # type: ignore[arg-type]
+        task = kind.task if isinstance(kind.task, str) else "both"
+        rows.append((code(name), code(f"adapt.{kind.__name__}"), task, kind.summary, chosen))
+    return table(("adaptation", "class", "task", "what a device learns", "options"), rows)
+
+
 def losses() -> str:
     """The losses that can be controlled."""
     names = {name: ", ".join(code(each.name) for each in fields(loss)) or "—" for name, loss in LOSSES.items()}
@@ -646,6 +657,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "other-methods": other_methods,
     "topologies": topologies,
     "scores": scores,
+    "adaptations": adaptations,
     "losses": losses,
     "weights": weights,
     "aggregators": aggregators,
