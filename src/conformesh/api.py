@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from conformesh.common.arrays import as_array, frame_columns
 from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.observers import Observer
@@ -27,6 +28,7 @@ from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
     Alpha,
+    Requirement,
     check_alpha,
     check_pac_confidence,
     exact_alpha,
@@ -59,6 +61,7 @@ def calibrate(
     mixture: str | Mapping[Any, Any] = "sizes",
     rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
+    time_uniform: bool = False,
     groups: Any = None,
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
@@ -114,7 +117,12 @@ def calibrate(
         1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC), for all levels and
         sides together. It is not 1 - alpha, which MAPIE and crepes call confidence. It holds for one calibration,
         chosen in advance. If you recalibrate after each new score and look each time, from 50 scores to 2,000, some of
-        these thresholds covers too little in 29 % of runs instead of 5 %.
+        these thresholds covers too little in 29 % of runs instead of 5 %: use `time_uniform`.
+    time_uniform
+        Let `pac_confidence` hold at all looks together, however often you calibrate while scores arrive and whenever
+        you stop (anytime-valid, a confidence sequence). It needs the mixture `equal` or fixed shares: each device
+        contributes its first scores in the order of `data`, as many as the device with the fewest for its share allows.
+        New scores are added at the end, and their order must not depend on their values.
     groups
         Coverage within each group (group-conditional, Mondrian): one array of group labels per device beside its
         scores, a dict by device name, or the name of a column. With the labels themselves as groups coverage is
@@ -201,6 +209,11 @@ def calibrate(
     check_keywords("calibrate", method, options)
     kind, roles = None if score is None else as_score(score), ColumnRoles(columns)
     adaptation = _adaptation(adapt, data, roles)
+    if adaptation is not None and kind is not None:
+        raise ValueError(
+            f"adapt={adaptation.name!r} has a score of its own, so that score={kind.name!r} would not be used; leave "
+            "one of them out"
+        )
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
         labels = argument_or_own(roles, "label", labels, data)
@@ -211,12 +224,17 @@ def calibrate(
     )
     guarantee = Guarantee(
         alphas=_levels(alpha, "alpha", check_alpha),
-        **_mixture(mixture, rank_rule, pac_confidence),
+        **_mixture(mixture, rank_rule, pac_confidence, time_uniform),
         sides=None if symmetric and lower_share is None else _sides(symmetric, lower_share, kind),
         centres=centres,
         weighting=shift,
         adapt=adaptation,
     )
+    if time_uniform and isinstance(data, Table) and data.in_place:
+        raise ValueError(
+            "time_uniform counts the first scores of each device, and Table.from_flat(..., copy=False) lets runs "
+            "reorder them; leave copy=False out"
+        )
     network, ids = read_network(network, engine)
     if adaptation is None:
         table = Table.of(
@@ -492,6 +510,12 @@ def _with_known_mixture(guarantee: Guarantee) -> Guarantee:
     return guarantee
 
 
+_SECOND_LOOK = (
+    "pac_confidence of this result is that of one calibration, and an update looks again, so that the chances of "
+    "failure add up; ask for time_uniform=True from the first calibration on"
+)
+
+
 def update(result: Result | LambdaTests, data: Any, network: Network | str | Any, **options: Any) -> Result:
     """Calibrate again after devices gained or lost examples, starting from an earlier result.
 
@@ -519,7 +543,9 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
         same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
         return control(data, network, levels, result.method, monotone=True, **{**same, **options})
     if guarantee.pac_confidence is not None:
-        same["pac_confidence"] = guarantee.pac_confidence
+        same |= {"pac_confidence": guarantee.pac_confidence, "time_uniform": guarantee.time_uniform}
+        if not {**same, **options}["time_uniform"]:
+            emit_note(_SECOND_LOOK)
     if guarantee.sides is not None:
         same |= {"symmetric": False, "lower_share": guarantee.sides.lower_share}
     if guarantee.groups is not None and guarantee.groups.rule:
@@ -563,14 +589,18 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
     return tuple(levels)
 
 
-def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
+def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None, time_uniform: bool = False) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
+    if not isinstance(time_uniform, bool):
+        raise TypeError(f"time_uniform must be True or False, got {time_uniform!r}")
+    Requirement(pac_confidence=level, time_uniform=time_uniform)  # refuses time_uniform alone, before mixtures are read
     if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
-        return {"mixture": Mixture(mixture), "rank_rule": rank_rule, "pac_confidence": level}
-    made = make_requirement(mixture, rank_rule)
-    shares = Mixture(made.mixture, {**(made.shares or {})})
-    return {"mixture": shares, "rank_rule": rank_rule, "pac_confidence": level}
+        found: dict[str, Any] = {"mixture": Mixture(mixture)}
+    else:
+        made = make_requirement(mixture, rank_rule)
+        found = {"mixture": Mixture(made.mixture, {**(made.shares or {})})}
+    return {**found, "rank_rule": rank_rule, "pac_confidence": level, "time_uniform": time_uniform}
 
 
 def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:

@@ -137,6 +137,8 @@ class Guarantee(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         `swap`, `ghost`, or `auto`: the proven rule that requires the smaller rank.
     pac_confidence
         With which probability over the draw of the calibration scores the coverage holds; None: on average over it.
+    time_uniform
+        Whether this is the probability that it holds at all looks together, while scores arrive.
     groups, sides, centres
         The parts that have a threshold each; their product where several are given.
     weighting
@@ -151,6 +153,7 @@ class Guarantee(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mixture: Mixture = Mixture()
     rank_rule: str = "auto"
     pac_confidence: Fraction | None = None
+    time_uniform: bool = False
     groups: Groups | None = None
     sides: Sides | None = None
     centres: Centres | None = None

@@ -32,6 +32,7 @@ from conformesh.files.input_forms import (
     places_by_id,
     read_labelled_outputs,
     read_rows,
+    refuse_missing_labels,
 )
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
@@ -327,7 +328,15 @@ class Table:
         chosen = np.asarray(devices, dtype=np.int64)
         if np.array_equal(chosen, np.arange(self.devices)):
             return self
-        sizes = self.sizes[chosen]
+        return self._first_rows(chosen, self.sizes[chosen])
+
+    def first_rows(self, sizes: Sequence[int] | Ints) -> Table:
+        """Return the first rows of each device, so many of each."""
+        counts = np.asarray(sizes, dtype=np.int64)
+        return self if np.array_equal(counts, self.sizes) else self._first_rows(np.arange(self.devices), counts)
+
+    def _first_rows(self, chosen: Ints, sizes: Ints) -> Table:
+        """Return the first rows of these devices, in this order, so many of each."""
         offsets = _offsets(sizes)
         rows = np.repeat(self.offsets[chosen] - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
         return replace(
@@ -339,7 +348,9 @@ class Table:
             weight=None if self.weight is None else self.weight[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
             labels=None if self.labels is None else self.labels[rows],
-            losses=None if self.losses is None else tuple(self.losses[k] for k in chosen.tolist()),
+            losses=None
+            if self.losses is None
+            else tuple(_first_items(self.losses[k], n) for k, n in zip(chosen.tolist(), sizes.tolist(), strict=True)),
             outputs=None if self.outputs is None else self.outputs[rows],
             truth=None if self.truth is None else self.truth[rows],
             in_place=False,
@@ -475,7 +486,8 @@ def _column_names(given: Any) -> list[str]:
 
 
 def _as_positions(labels: Any, classes: Sequence[Any] | None, adaptation: Adaptation, who: str) -> Any:
-    """Return labels as column numbers where they are names of classes."""
+    """Return labels as column numbers where they are names of classes; none may be missing."""
+    refuse_missing_labels(np.asarray(labels), who)
     if classes is None or adaptation.task != "classification":
         return labels
     return label_positions(np.asarray(labels), [*map(str, classes)], f"{who}, labels")
@@ -485,6 +497,10 @@ def _offsets(sizes: Any) -> Ints:
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
+
+
+def _first_items(steps: StepLosses, items: int) -> StepLosses:
+    return steps if len(steps) == items else steps.take(np.arange(items))
 
 
 def _as_steps(held: Any, who: str, bound: float | None) -> StepLosses:

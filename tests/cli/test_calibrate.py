@@ -33,6 +33,7 @@ CERTIFICATE = {
     "rule",
     "weight",
     "pac_confidence",
+    "time_uniform",
     "bound",
     "test",
     "losses",
@@ -298,6 +299,10 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         assert answer["certificate"]["mixture"] == expected.certificate.mixture
     sure = found("--pac-confidence", "0.9")["certificate"]
     assert (sure["rule"], sure["pac_confidence"]) == ("binomial", 0.9)
+    always = found("--mixture", "equal", "--pac-confidence", "0.5", "--time-uniform", "--alpha", "0.5")["certificate"]
+    assert (always["rule"], always["time_uniform"]) == ("time-uniform", True)
+    once = found("--mixture", "equal", "--pac-confidence", "0.5", "--no-time-uniform", "--alpha", "0.5")["certificate"]
+    assert (once["rule"], once["time_uniform"]) == ("binomial", False)
     assert found("--mixture", "paper", "--rank-rule", "ghost")["certificate"]["rule"] == "ghost"
     for words, said in (
         (("--share-column", "shares"), "needs a column 'shares'"),
@@ -305,6 +310,8 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         (("--mixture", "equal", "--share-column", "share"), "--mixture equal names no shares"),
         (("--rank-rule", "rank"), "unknown rank rule 'rank'"),
         (("--pac-confidence", "sure"), "pac_confidence must be a number"),
+        (("--time-uniform",), "no pac_confidence was given"),
+        (("--time-uniform", "--pac-confidence", "0.9"), "needs a mixture that is fixed in advance"),
     ):
         answer = run("calibrate", "s.csv", *words)
         assert answer.exit_code == 2

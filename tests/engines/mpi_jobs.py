@@ -276,12 +276,21 @@ def whole_results():
         == without_time(controlled),
         "losses again": without_time(control(lost, network, 0.4, engine="mpi", **warm).to_dict())
         == without_time(control(lost, network, 0.4, **warm).to_dict()),
+        "tests of lambdas": without_time(tested(lost, network, engine="mpi"))
+        == without_time(tested(lost_here, network, engine=engine))
+        == without_time(tested(lost, network)),
         **judged(network, scores, groups, engine),
         "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
         "adapted": all(_adapted_alike(*case) for case in adapted_cases(network)),
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
+
+
+def tested(losses, network, **how):
+    """Tests of a grid of lambdas, with one weight for each device."""
+    asked = {"monotone": False, "pac_confidence": 0.5, "grid": [0.9, 0.5, 0.1], "mixture": "equal"}
+    return control(losses, network, 0.4, **asked, **how).to_dict()
 
 
 def judged(network, scores, labels, engine):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import Network, TooFewScores, calibrate, update
+from conformesh.common.notes import CalibrationNote
 from conformesh.kernels.ranks import as_level_list, conformal_rank, conformal_threshold, exact_alpha, make_requirement
 
 
@@ -212,11 +213,20 @@ def test_where_weights_are_not_taken_the_published_rule_may_do():
 
 
 def test_an_update_keeps_the_guarantee():
-    for asked in ({"mixture": "paper", "rank_rule": "ghost"}, {"mixture": "equal"}, {"pac_confidence": 0.9}, {}):
+    shares = {"a": 1, "b": 0, "c": 2, "d": 0, "e": 1}
+    at_all_looks = {"mixture": shares, "pac_confidence": 0.9, "time_uniform": True}
+    for asked in ({"mixture": "paper", "rank_rule": "ghost"}, {"mixture": "equal"}, at_all_looks, {}):
         first = calibrate(HELD, CYCLE, 0.3, **asked)
         again = update(first, HELD, CYCLE)
         assert again.threshold == first.threshold
         assert again.certificate == first.certificate
+
+
+def test_an_update_says_that_a_second_look_needs_a_confidence_at_all_looks():
+    first = calibrate(HELD, CYCLE, 0.3, pac_confidence=0.9)
+    with pytest.warns(CalibrationNote, match="an update looks again, .* ask for time_uniform=True"):
+        again = update(first, HELD, CYCLE)
+    assert (again.threshold, again.certificate) == (first.threshold, first.certificate)
 
 
 def test_one_device_is_ordinary_split_conformal_prediction():

@@ -84,7 +84,7 @@ def serving(node=None, where="unix", **options):
         address = folder if where == "unix" else "127.0.0.1:0"
         parts = {
             name: options.pop(name)
-            for name in ("recalibrate", "accept_roster", "heartbeat", "online")
+            for name in ("recalibrate", "accept_roster", "heartbeat", "online", "read_rows")
             if name in options
         }
         traced, limits = options.pop("trace_reply", None), ServiceLimits(**options)

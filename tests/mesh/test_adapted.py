@@ -1,18 +1,30 @@
 """Adapted scores on a mesh: the configuration, the file of labelled outputs, a run, and what nodes predict."""
 
 import json
+from contextlib import ExitStack
 from unittest import mock
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from msgspec import structs
 
 from conformesh import Network, adapt, calibrate
+from conformesh.cli import app
+from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.config.local_scores import read_local_scores, replace_scores
+from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.result_store import ResultStore
+from conformesh.mesh.node.state import NodeState
 from conformesh.pipeline import solver
+from tests.mesh.meshes import config
+from tests.mesh.nodes import JSON, asked, serving, short_folder
+from tests.mesh.real import free_ports, long_ago, wait_for
 from tests.mesh.test_parts import ended
+from tests.mesh.test_serving import after, staying_up
 
 NETWORK = Network.cycle(4)
 NAMES = [f"device-{k:02}" for k in range(4)]
@@ -34,7 +46,10 @@ def written(folder, k, outputs=None, labels=None):
         ",".join([f"row {i}", CLASSES[label], *map(repr, row), group])
         for i, (label, row, group) in enumerate(zip(labels.tolist(), outputs.tolist(), GROUPS[k], strict=True))
     ]
-    (folder / "scores.csv").write_text("\n".join(["note,label," + ",".join(CLASSES) + ",age", *rows]) + "\n")
+    draft = folder / "scores.new"
+    draft.write_text("\n".join(["note,label," + ",".join(CLASSES) + ",age", *rows]) + "\n")
+    long_ago(draft)
+    draft.replace(folder / "scores.csv")
 
 
 def made(root, **changes):
@@ -104,3 +119,305 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     write_device(folder, one)
     assert read_device(folder) == one
     assert one.adaptation == adapt.Prior(strength=(1.0, 5.0), window="full")
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mode": "asynchronous"}, "asynchronous mode a result may be about the devices that have reported so far"),
+        ({"method": "p-dcp"}, "a private mesh counts every score of an epoch once"),
+        ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
+        ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning moves one threshold"),
+        ({"method": "h-dcp"}, "use method 'e-dcp'"),
+        ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
+        ({"weight_column": "w", "weight_bound": 2.0}, "leave adapt out, or the weights, centres or sides"),
+        ({"pac_confidence": "0.9"}, "leave pac_confidence out, or adapt"),
+        ({"rank_rule": "ghost"}, "adapted scores have a rank of their own"),
+        ({"score": "lac"}, "leave scores.score out"),
+        ({"adapt": "prio"}, "unknown adaptation 'prio', did you mean 'prior'"),
+        ({"adapt_options": {"strenth": 1}}, "guarantee.adapt_options: unknown option"),
+        ({"adapt_options": {"window": 0}}, "window must be a number of pooled scores from 1 on"),
+        ({"output_columns": ("cat",)}, "must name the classes, at least two"),
+        (
+            {"output_columns": ()},
+            "must name the classes, at least two, in the order of the columns of outputs, got none",
+        ),
+        ({"output_columns": ("cat", "cat")}, "different names"),
+        ({"adapt": "scale"}, "is for regression: scores.output_columns must be 'prediction'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_words(change, words):
+    with pytest.raises(ValueError, match=words):
+        config(**{**PRIOR, **change})
+
+
+def test_all_devices_must_adapt_alike():
+    def differing(**change):
+        one, other = config(**PRIOR).agreement(), config(**{**PRIOR, **change}).agreement()
+        return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+    assert differing(adapt_options={"window": 16}) == set()  # the default
+    assert differing(adapt_options={"window": 20}) == {"adapt"}
+    assert differing(adapt="even") == {"adapt"}
+    assert differing(output_columns=("dog", "cat", "fish")) == {"outputs"}
+    assert differing(label_column="truth") == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("device,score\ndevice-00,0.5\n", "it lacks 'label', 'cat', 'dog', 'fish', and has 'device', 'score'"),
+        ("cat,dog,fish\n1,0,0\n", "adapt = 'prior' needs labelled outputs, .* it lacks 'label'"),
+        ("label,cat,dog\ncat,1,0\n", "it lacks 'fish'"),
+        ("label,cat,dog,fish\nbird,1,0,0\n", "unknown label 'bird'"),
+        ("label,cat,dog,fish\n3,1,0,0\n", "label must lie between 0 and 2"),
+        ("label,cat,dog,fish\ncat,1,0,\n", "fish"),
+        ("label,cat,dog,fish\ncat,1,1,1\n", "sum"),
+        ("site,label,cat,dog,fish\ndevice-01,cat,1,0,0\n", "holds rows of {device-01} and belongs to 'device-00'"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_in_words(tmp_path, text, words):
+    (folder, *_) = made(tmp_path / "m")
+    (folder / "scores.csv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_local_scores(read_device(folder))
+    (finding,) = [one for one in examine_folder(folder) if one.what == "scores"]
+    assert finding.level == "error"
+    source = tmp_path / "new.csv"
+    source.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        replace_scores(read_device(folder), str(source))
+
+
+def test_labels_are_names_or_numbers_and_columns_in_any_order_of_any_format(tmp_path):
+    (folder, *_) = made(tmp_path / "m")
+    one, same = read_device(folder), []
+    rows = read_local_scores(one)
+    label, outputs = LABELS[0], OUTPUTS[0]
+    (tmp_path / "a.csv").write_text(
+        "fish,label,dog,cat\n"
+        + "".join(f"{f!r},{y},{d!r},{c!r}\n" for y, (c, d, f) in zip(label, outputs.tolist(), strict=True))
+    )
+    np.savez(tmp_path / "a.npz", probabilities=outputs, labels=label)
+    for source in ("a.csv", "a.npz"):
+        changed = one.with_settings(file=str(tmp_path / source))
+        same.append(read_local_scores(changed).digest == rows.digest)
+    assert same == [True, True]
+    written(folder, 0, outputs[::-1], label[::-1])  # their order is that of the hidden row
+    assert read_local_scores(one).digest != rows.digest
+
+
+def test_a_heading_alone_means_no_rows(tmp_path):
+    for name, changes in (("m", {}), ("s", {"adapt": "scale", "output_columns": ("prediction", "scale")})):
+        (folder, *_) = init_mesh(tmp_path / name, NETWORK, insecure=True, **{**PRIOR, **changes})
+        assert len(read_local_scores(read_device(folder))) == 0
+        assert [one.level for one in examine_folder(folder) if one.what == "scores"] == ["warning"]
+
+
+def call(*words):
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("kind", ["prior", "scale"])
+def test_init_spreads_a_file_of_labelled_outputs(tmp_path, kind):
+    rng = np.random.default_rng(3)
+    names = [f"clinic-{k}" for k in range(3)]
+    owners = rng.choice(names, 40)
+    if kind == "prior":
+        head = "device,label,cat,dog"
+        cells = [(("cat", "dog")[int(rng.integers(2))], p, 1 - p) for p in rng.random(40).tolist()]
+    else:
+        head = "device,label,prediction,scale"
+        cells = [(a, b, c) for a, b, c in rng.random((40, 3)).tolist()]
+    source = tmp_path / "rows.csv"
+    lines = [",".join(map(str, (owner, *row))) for owner, row in zip(owners, cells, strict=True)]
+    source.write_text("\n".join([head, *lines]) + "\n")
+    root = tmp_path / "mesh"
+    output = call(
+        "mesh", "init", root, "--adapt", kind, "--adapt-option", "window=8", "--scores", source, "--insecure",
+        "--network", "complete", "--base-port", free_ports(3),
+    )  # fmt: skip
+    assert "40 spread over the folders" in output
+    for name in names:
+        one = read_device(root / name)
+        assert one.adaptation.window == 8
+        assert one.scores.file == "outputs.csv"
+        assert one.path("scores").stat().st_mode & 0o777 == 0o600
+        rows = read_local_scores(one).rows
+        own = [row for owner, row in zip(owners, cells, strict=True) if owner == name]
+        assert np.array_equal(rows.bag.outputs, np.array([row[1:] for row in own], dtype=float))
+        if kind == "prior":
+            assert [one.classes[label] for label in rows.bag.labels] == [row[0] for row in own]
+    found = json.loads(call("mesh", "check", root, "--offline", "--json"))
+    assert found["differences"] == {}
+    assert {one["level"] for one in found["findings"] if one["what"] == "scores"} == {"fine"}
+    mine = tmp_path / "mine.csv"
+    mine.write_text(head.removeprefix("device,") + "\n" + ",".join(map(str, cells[0])) + "\n")
+    assert json.loads(call("mesh", "put-scores", mine, root / names[0], "--json"))["scores"] == 1
+
+
+def test_init_without_a_file_says_what_one_has(tmp_path):
+    output = call(
+        "mesh", "init", tmp_path / "m", "--adapt", "prior", "--devices", 2, "--set", "scores.output_columns=cat,dog",
+        "--insecure", "--network", "complete",
+    )  # fmt: skip
+    assert "none yet: device,label,cat,dog" in output
+    refused = CliRunner().invoke(app, ["mesh", "init", str(tmp_path / "n"), "--adapt", "prior", "--devices", "2"])
+    assert "scores.output_columns must name the classes" in refused.output
+
+
+# --- predictions of a node --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The results of all devices of a mesh, and their folders."""
+    folders = made(tmp_path_factory.mktemp("adapted") / "m")
+    return ended(folders), folders
+
+
+def node_with(result):
+    node = NodeState(NAMES[0], NAMES[1:])
+    if result is not None:
+        node.certify(result, run=3)
+    return node
+
+
+OUTPUTS_OF = '{"outputs": %s}'
+BAD_BODIES = [
+    ("", "does not parse"),
+    ("[]", "got list"),
+    ("{}", "got neither"),
+    ('{"outputs": [[1, 0, 0]], "as_name": true}', "unknown field 'as_name', did you mean 'as_names'?"),
+    ('{"outputs": [[1, 0, 0]], "as_names": "yes"}', "'as_names' must be true or false, got 'yes'"),
+    ('{"outputs": [[1, 0, 0]], "score": "lac"}', "'score' does not go with adapted scores"),
+    ('{"outputs": [[1, 0, 0]], "weight": 1}', "'weight' does not go with adapted scores"),
+    ('{"outputs": [[1, 0, 0]], "groups": ["old"]}', "groups= is for thresholds by group"),
+    ('{"outputs": [[1, 0, 0]], "alpha": 0.2}', "0.2"),
+    (OUTPUTS_OF % "[[0.5, 0.5]]", "outputs must have 3 columns, one for each class as in calibration, got 2"),
+    (OUTPUTS_OF % "[[0.5, 0.25, 0.25, 0]]", "outputs must have 3 columns"),
+    (OUTPUTS_OF % "[0.5, 0.25, 0.25]", "row"),
+    (OUTPUTS_OF % "[[0.5, 0.5, 0.5]]", "sum"),
+    (OUTPUTS_OF % "[[0.5, null, 0.5]]", "numbers only"),
+    (OUTPUTS_OF % "[[0.5, 0.5], [1]]", "rows of equal length"),
+    (OUTPUTS_OF % "[[NaN, 1, 0]]", "JSON has no NaN"),
+    (b"\xff\xfe", "does not parse"),
+]
+
+
+def test_a_node_predicts_for_itself(results):
+    found, _ = results
+    body = json.dumps({"outputs": NEW.tolist(), "as_names": True})
+    sets = found[0].on(NAMES[0]).predict(NEW)
+    with serving(node_with(found[0]), read_rows=lambda: None) as service:
+        status, answer = asked(service, "POST", "/predict", body, JSON)
+        assert status == 200
+        assert answer["sets"] == [np.flatnonzero(row).tolist() for row in sets]
+        assert answer["names"] == [[CLASSES[c] for c in np.flatnonzero(row)] for row in sets]
+        assert answer["sizes"] == sets.sum(axis=1).tolist()
+        assert answer["unseen"] == ["fish"]
+        assert (answer["run"], "threshold" in answer) == (3, False)
+        client = Client(str(service.address.path))
+        assert np.array_equal(client.predict(NEW), sets)
+        assert client.predict(NEW, as_names=True) == [tuple(names) for names in answer["names"]]
+        for wrong, words in BAD_BODIES:
+            status, refused = asked(service, "POST", "/predict", wrong, JSON)
+            assert status == 400, wrong
+            assert words in refused["error"], (wrong, refused)
+        assert asked(service, "POST", "/predict", body, JSON) == (200, answer)
+
+
+def test_a_node_with_several_levels_asks_for_one(tmp_path):
+    folders = made(tmp_path / "m", alphas=("0.1", "0.2"))
+    (found, *_) = ended(folders)
+    with serving(node_with(found), read_rows=lambda: None) as service:
+        status, answer = asked(service, "POST", "/predict", json.dumps({"outputs": NEW.tolist()}), JSON)
+        assert (status, answer["error"]) == (400, "'alpha' must say which level: 0.1, 0.2")
+        body = json.dumps({"outputs": NEW.tolist(), "alpha": 0.2})
+        status, answer = asked(service, "POST", "/predict", body, JSON)
+        sets = found.on(NAMES[0]).predict(NEW, alpha=0.2)
+        assert answer["sets"] == [np.flatnonzero(row).tolist() for row in sets]
+
+
+def test_before_the_first_run_a_device_waits_for_it(results):
+    """A device that joins has the result of no run; and one of a run without it, by mistake, does not help it."""
+    found, _ = results
+    body = json.dumps({"outputs": NEW.tolist()})
+    for node in (node_with(None), node_with(found[1])):
+        with serving(node, read_rows=lambda: None) as service:
+            status, answer = asked(service, "POST", "/predict", body, JSON)
+            assert status == 503
+            assert "its rows are not among the shared ones: it predicts after its first run" in answer["error"]
+
+
+def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
+    found, folders = results
+    restored = structs.replace(found[0], rows={})
+    held = [None]
+    body = json.dumps({"outputs": NEW.tolist()})
+    with serving(node_with(restored), read_rows=lambda: held[0]) as service:
+        status, answer = asked(service, "POST", "/predict", body, JSON)
+        assert status == 503
+        assert "the labelled outputs of this device are not read" in answer["error"]
+        held[0] = read_local_scores(read_device(folders[1])).rows
+        status, answer = asked(service, "POST", "/predict", body, JSON)
+        assert status == 503
+        assert "are not those that it calibrated with in run 3" in answer["error"]
+        held[0] = read_local_scores(read_device(folders[0])).rows
+        status, answer = asked(service, "POST", "/predict", body, JSON)
+        assert status == 200
+        assert answer["sets"] == [np.flatnonzero(row).tolist() for row in found[0].on(NAMES[0]).predict(NEW)]
+
+
+# --- real nodes -------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
+    network = Network.chain(2)
+    with short_folder() as root:
+        folders = init_mesh(root / "m", network, base_port=free_ports(2), insecure=True, **PRIOR)
+        written(folders[0], 0)
+        written(folders[1], 2)
+        clients = [Client(folder) for folder in folders]
+        with ExitStack() as stack:
+            for folder in folders:
+                stack.enter_context(staying_up(folder))
+            run, _ = after(clients, 0)
+            results = [client.calibration() for client in clients]
+            rows = [(OUTPUTS[0], LABELS[0]), (OUTPUTS[2], LABELS[2])]
+            expected = [
+                result.on(NAMES[k], own).predict(NEW) for k, (result, own) in enumerate(zip(results, rows, strict=True))
+            ]
+            assert results[0].answers[0].windows == results[1].answers[0].windows
+            assert not np.array_equal(*expected)
+            assert [np.array_equal(client.predict(NEW), sets) for client, sets in zip(clients, expected, strict=True)]
+            status = clients[0].status()
+            assert status["certified"]["run"] == run
+        with staying_up(folders[0]):  # alone: its own rows, and the window that it has
+            wait_for((folders[0] / "node.sock").exists)
+            wait_for(lambda: predicted(clients[0]) is not None)
+            assert np.array_equal(predicted(clients[0]), expected[0])
+        written(folders[0], 0, OUTPUTS[0][::-1], LABELS[0][::-1])
+        with ExitStack() as stack:
+            stack.enter_context(staying_up(folders[0]))
+            wait_for((folders[0] / "node.sock").exists)
+            wait_for(lambda: clients[0].status()["scores_waiting"] is None)
+            with pytest.raises(NodeError, match="are not those that it calibrated with"):
+                clients[0].predict(NEW)
+            stack.enter_context(staying_up(folders[1]))
+            after(clients, run)
+            again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
+            assert np.array_equal(clients[0].predict(NEW), again.predict(NEW))
+
+
+def predicted(client):
+    """What a node predicts; None while it does not."""
+    try:
+        return client.predict(NEW)
+    except NodeError:
+        return None

@@ -105,6 +105,29 @@ def test_a_mesh_ends_as_the_simulator_does(tmp_path, name):
         assert store.load().calibration.to_dict() == found.to_dict(), store.problem
 
 
+def test_a_mesh_with_a_confidence_looks_at_the_first_scores_of_each_device(tmp_path):
+    """By default it holds at all looks: a device with more scores, or with new ones, contributes as many as its share.
+
+    Device 0 has the fewest for its share; it gets new scores at the end of its file, and then all contribute more.
+    """
+    shares = {"device-00": "1", "device-01": "0", "device-02": "1", "device-03": "0.5"}
+    by_id = dict(zip(NETWORK.ids, shares.values(), strict=True))
+    folders = made(tmp_path / "m", pac_confidence="0.95", mixture="given", shares=by_id)
+    held = {name: LOWER[k] for k, name in enumerate(NAMES)}
+    for steps in (60, 90):  # in a step devices contribute 2, 0, 2 and 1 scores, and device 0 has 120, then 180
+        found = ended(folders)
+        network = Network.from_pairs(NAMES, [(NAMES[k], NAMES[(k + 1) % 4]) for k in range(4)])
+        wanted = calibrate(held, network, 0.1, mixture=shares, pac_confidence=0.95, time_uniform=True)
+        assert wanted.examples == 5 * steps
+        for one in found:
+            assert (one.threshold, one.certificate, one.examples) == (wanted.threshold, wanted.certificate, 5 * steps)
+            assert one.options["unused_rows"] == wanted.options["unused_rows"]
+        more = RNG.normal(size=60)
+        held["device-00"] = np.concatenate([held["device-00"], more])
+        with (folders[0] / "scores.csv").open("a") as file:
+            file.writelines(f"{score!r},old,1\n" for score in more.tolist())
+
+
 def test_the_file_of_a_device_is_read_back(tmp_path):
     (folder, *_) = made(tmp_path / "m", **CELLS["all"])
     one = read_device(folder)
@@ -150,7 +173,14 @@ def test_the_order_of_groups_and_their_column_are_a_devices_own_affair():
         ({"groups": ("a", "b"), "method": "p-dcp"}, "for one threshold"),
         ({"lower_share": "0.5", "online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "moves one threshold"),
         ({"weight_column": "w", "weight_bound": 2.0, "method": "h-dcp"}, "use method 'e-dcp'"),
-        ({"groups": ("a", "b"), "pac_confidence": "0.9"}, "pac_confidence and groups do not go together"),
+        (
+            {"groups": ("a", "b"), "pac_confidence": "0.9", "mixture": "equal"},
+            "confidence and groups do not go together",
+        ),
+        (
+            {"groups": ("a", "b"), "pac_confidence": "0.9", "time_uniform": False},
+            "pac_confidence and groups do not go together",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_words(change, words):

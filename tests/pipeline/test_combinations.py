@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from conformesh import Network, Result, calibrate, control, p_values
-from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Sides
+from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Mixture, Sides
 from conformesh.kernels import ranks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS
 from conformesh.pipeline import problems, shift, solver
-from conformesh.pipeline.solver import REFUSALS, MethodRun, solve
+from conformesh.pipeline.solver import REFUSALS, MethodRun, refuse_unproven, solve
 from conformesh.scores.adapt import Prior
 from conformesh.scores.centres import centre_name
 from conformesh.scores.losses import StepLosses
@@ -642,10 +642,16 @@ def tested(**more):
 
 
 LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
+AT_ALL_LOOKS = {"pac_confidence": Fraction(9, 10), "time_uniform": True}
 
 
 def plain(**given):
     return lambda: calibrate([[1.0], [2.0]], "chain", 0.1, **given)
+
+
+def on_a_mesh(mode, **given):
+    guarantee = Guarantee(alphas=(Fraction(1, 10),), **given)
+    return lambda: refuse_unproven(guarantee, MethodRun(mesh_mode=mode), 2)
 
 
 def adapted(**given):
@@ -666,6 +672,10 @@ TRIGGERS = {
     "pac_confidence x weights": asked_for(Cell("", "classes", pac=True)),
     "pac_confidence x centres": asked_for(Cell(centres=True, pac=True)),
     "pac_confidence x losses": solved(LOSSES, loss=LossBound(), pac_confidence=Fraction(9, 10)),
+    "time_uniform x sizes or paper": plain(**AT_ALL_LOOKS),
+    "time_uniform x groups": lambda: calibrate([[1.0]], "complete", 0.1, groups=[["a"]], **AT_ALL_LOOKS),
+    "time_uniform x asynchronous mode": on_a_mesh("asynchronous", mixture=Mixture("equal"), **AT_ALL_LOOKS),
+    "time_uniform x private methods": plain(method="p-dcp", mixture="equal", **AT_ALL_LOOKS),
     "sides x losses": solved(LOSSES, loss=LossBound(), sides=Sides()),
     "seq or regression x weights": asked_for(Cell("regression", "bound")),
     "seq or regression x centres": asked_for(Cell("seq", centres=True)),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Centres, Network, api, scores, update
+from conformesh.common.notes import CalibrationNote
 from conformesh.files.memberships import EVERYONE
 from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides, Weighting
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -589,7 +590,8 @@ def test_an_update_asks_for_the_same_again(called):
         },
     )
     sided = made((0.1, 0.2), sides=Sides(Fraction(1, 4)), pac_confidence=Fraction(9, 10))
-    update(sided, "data", "cycle")
+    with pytest.warns(CalibrationNote, match="an update looks again"):
+        update(sided, "data", "cycle")
     name, args, options = called.pop()
     assert args[2] == [0.1, 0.2]
     assert (options["symmetric"], options["lower_share"]) == (False, Fraction(1, 4))

@@ -236,6 +236,15 @@ def test_parameters_of_the_rank():
     assert mesh.result_.certificate.pac_confidence == 0.9
 
 
+def test_a_confidence_at_all_looks_is_a_parameter():
+    params = {"pac_confidence": 0.9, "time_uniform": True, "mixture": "equal"}
+    mesh, wanted = calibrated(params), by_hand(**params)
+    assert str(mesh.result_.certificate) == str(wanted.certificate)
+    assert (mesh.result_.certificate.time_uniform, mesh.result_.threshold) == (True, wanted.threshold)
+    with pytest.raises(ValueError, match="no pac_confidence was given"):
+        calibrated({"time_uniform": True})
+
+
 # --- shift and centres ------------------------------------------------------------------------------------------------
 
 

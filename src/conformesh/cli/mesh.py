@@ -81,7 +81,7 @@ def mesh() -> None:
         "A file with device and score, or with --adapt of labelled outputs, spread over the folders.",
         type=SOURCE,
     ),
-    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence", "time_uniform", recalibrates=True),
     options.run_options(
         options.method_option(),
         options.seed_option("Seed of the topology and of the method."),
@@ -136,7 +136,7 @@ def init(
     if scores is not None and adapt.name is None:
         kind = settle_recorded_score(read_scores(scores).made_by, kind, scores)
     built = _network(devices, scores, network, run.seed or 0, adapt)
-    settings = _settings(guarantee.requirement(scores, table), kind, changes)
+    settings = _settings(guarantee.requirement(scores, table), guarantee.time_uniform, kind, changes)
     folders = init_mesh(
         root,
         built,
@@ -176,11 +176,15 @@ def init(
     console.show_result(facts, as_json, lambda: console.print_facts("conformesh mesh", lines))
 
 
-def _settings(requirement: Requirement, score: Score | None, changes: Sequence[str]) -> dict[str, Any]:
+def _settings(
+    requirement: Requirement, time_uniform: bool | None, score: Score | None, changes: Sequence[str]
+) -> dict[str, Any]:
     """Return the settings of a guarantee and a score, and those of ``--set``."""
     found: dict[str, Any] = {"mixture": requirement.mixture, "rank_rule": requirement.rank_rule}
     if requirement.pac_confidence is not None:
         found["pac_confidence"] = str(requirement.pac_confidence)
+    if time_uniform is not None:
+        found["time_uniform"] = time_uniform
     if requirement.shares is not None:
         found["shares"] = {name: str(share) for name, share in requirement.shares.items()}
     if score is not None:

@@ -220,6 +220,7 @@ class GuaranteeOptions(NamedTuple):
     mixture: str | None = None
     rank_rule: str = "auto"
     pac_confidence: str | None = None
+    time_uniform: bool | None = None
     group_rule: str | None = None
     group_order: tuple[str, ...] = ()
     weight_bound: float | None = None
@@ -235,6 +236,7 @@ class GuaranteeOptions(NamedTuple):
         """Return what was asked for as keywords of `calibrate` and `control`, besides the level."""
         given: dict[str, Any] = {
             "pac_confidence": self.pac_confidence,
+            "time_uniform": self.time_uniform,
             "group_rule": self.group_rule,
             "group_order": self.group_order,
             "weight_bound": self.weight_bound,
@@ -316,8 +318,11 @@ def _read_shares(source: str, column: str, layout: FileLayout | None) -> dict[st
     return device_shares({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
 
 
-def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
-    """The guarantee: the `wanted` fields of `GuaranteeOptions`; `levels` if the command takes several alphas."""
+def guarantee_options(*wanted: str, levels: bool = False, recalibrates: bool = False) -> OptionGroup:
+    """The guarantee: the `wanted` fields of `GuaranteeOptions`; `levels` if the command takes several alphas.
+
+    `recalibrates` says that thresholds are computed again whenever scores arrive.
+    """
     from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
 
     every = [
@@ -340,6 +345,12 @@ def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
         Option(
             "--pac-confidence <float>",
             "Coverage with this probability over the draw of the scores, not on average over it; it is not 1 - alpha.",
+        ),
+        Option(
+            "--time-uniform/--no-time-uniform",
+            "Let --pac-confidence hold at all looks together, however often thresholds are computed while scores "
+            f"arrive; it needs --mixture equal or FILE. By default {'it does' if recalibrates else 'it does not'}.",
+            default=None,
         ),
         Option(
             f"--group-rule {'|'.join((AUTO, *GROUP_RULES))}",

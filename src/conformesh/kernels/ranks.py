@@ -12,8 +12,8 @@ ghost   number of scores at or below it :math:`\ge (1 - \alpha)(n + K)`: one ima
         :math:`\pi_k \propto n_k + 1` only ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2, Eq. (1), Eq. (2), Eq. (3)).
         With K = 1 it is ordinary split conformal prediction
 
-All of them, with weights of single scores and with losses, are one formula: `RankRule`. The binomial rank (PAC) is the
-only one that is not.
+All of them, with weights of single scores and with losses, are one formula: `RankRule`. The ranks of `pac_confidence`
+are the only ones that are not: the binomial one, and the one that holds at all looks (`time_uniform`).
 
 The weights are fractions; they become integers by a common factor where that is small, else by a power of two, rounded
 to the safe side.
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.common.names import device_name, natural_order, unknown_name
 from conformesh.common.notes import emit_note
+from conformesh.kernels.time_uniform import time_uniform_rank
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -58,6 +59,7 @@ RANK_RULES: dict[str, str] = {
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
     "binomial": "a binomial tail",
+    "time-uniform": "a mixture of likelihood ratios",
     "hidden": "one hidden example of each device, whose place the new one takes",
     "seq": "the swap rank of groups in a public order, each after those before it",
     "regression": "quantile regression over groups, its optimality counted",
@@ -304,6 +306,9 @@ class Requirement:
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     pac_problems
         How many problems share the probability that remains; 0: as many as there are levels.
+    time_uniform
+        Whether `pac_confidence` is that of all looks together while scores arrive. Devices then contribute scores in
+        proportion to their shares.
     hides_example
         Whether each device hides one of its examples, whose place the new one takes (adapted scores): no slack then.
     """
@@ -317,9 +322,15 @@ class Requirement:
     loss_unit: int = 0
     pac_confidence: Fraction | None = None
     pac_problems: int = 0
+    time_uniform: bool = False
     hides_example: bool = False
 
     def __post_init__(self) -> None:
+        if self.time_uniform and self.pac_confidence is None:
+            raise ValueError(
+                "time_uniform=True makes pac_confidence hold at all looks, and no pac_confidence was given; add one, "
+                "such as pac_confidence=0.95, or leave time_uniform out"
+            )
         if self.mixture not in MIXTURES:
             raise ValueError(unknown_name("mixture", self.mixture, MIXTURES))
         if self.rank_rule not in CHOSEN_RANK_RULES:
@@ -333,7 +344,7 @@ class Requirement:
     def __str__(self) -> str:
         """Say in a few words what is required; shares by device stand elsewhere."""
         sure = "" if self.pac_confidence is None else f", pac_confidence {float(self.pac_confidence):g}"
-        return f"mixture {self.mixture}, rank_rule {self.rank_rule}{sure}"
+        return f"mixture {self.mixture}, rank_rule {self.rank_rule}{sure}{' at all looks' * self.time_uniform}"
 
     @property
     def has_equal_weights(self) -> bool:
@@ -367,7 +378,8 @@ class Requirement:
         kinds, places, counts = _kinds(sizes, shares, copies, self.mixture)
         if self.pac_confidence is not None:
             # Union bound: the chance of failure is divided among all problems that must hold at once.
-            return _Binomial.of(kinds, counts, (1 - self.pac_confidence) / max(self.pac_problems or len(alphas), 1))
+            rule = _TimeUniform if self.time_uniform else _Binomial
+            return rule.of(kinds, counts, (1 - self.pac_confidence) / max(self.pac_problems or len(alphas), 1))
         # Losses of plain examples are rounded up. Where examples have weights, these are rounded down, and what was
         # lost is added to the required rank.
         round_up = self.loss_unit > 0 and not self.is_weighted
@@ -615,6 +627,8 @@ def make_requirement(
     rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
     known: Sequence[str] = CHOSEN_MIXTURES,
+    *,
+    time_uniform: bool = False,
 ) -> Requirement:
     """Return the requirement of plain coverage: a mixture by name or as shares by device, a rule, pac_confidence.
 
@@ -624,7 +638,7 @@ def make_requirement(
     if isinstance(mixture, str):
         if mixture not in known:
             raise ValueError(unknown_name("mixture", mixture, known))
-        return Requirement(mixture, rank_rule, pac_confidence=level)
+        return Requirement(mixture, rank_rule, pac_confidence=level, time_uniform=time_uniform)
     if not isinstance(mixture, Mapping):
         raise TypeError(
             f"mixture must be {', '.join(known)}, or a dict with a share for every device, got {type(mixture).__name__}"
@@ -638,7 +652,7 @@ def make_requirement(
             raise ValueError(f"mixture: the share of device {name} must be at least 0, got {float(share):g}")
     if not any(shares.values()):
         raise ValueError("mixture: some device must have a share above 0, got none")
-    return Requirement(GIVEN, rank_rule, shares, pac_confidence=level)
+    return Requirement(GIVEN, rank_rule, shares, pac_confidence=level, time_uniform=time_uniform)
 
 
 def split_requirement(
@@ -788,3 +802,37 @@ class _Binomial(Demand):
             mean += part * n * count
             left -= part * share * count
         return mean
+
+
+@dataclass(frozen=True)
+class _TimeUniform(Demand):
+    """The rank of independent scores that holds at all looks together but with probability `failure`."""
+
+    failure: Fraction
+
+    @classmethod
+    def of(cls, kinds: list[_Kind], counts: list[int], failure: Fraction) -> _TimeUniform:
+        """Return the rule for devices of these kinds; refuse numbers of scores that are not in proportion to shares."""
+        extra = any(n and not share for n, share in kinds)
+        if extra or len({n / share for n, share in kinds if share}) > 1:
+            raise ValueError(
+                "a confidence at all looks is proven for looks at which every device has contributed scores in "
+                f"proportion to its share of new examples, got {', '.join(str(n) for n, _ in kinds)} scores"
+            )
+        base = sum((share * count for (_, share), count in zip(kinds, counts, strict=True)), Fraction(0))
+        n = sum(n * count for (n, _), count in zip(kinds, counts, strict=True))
+        devices = sum(count for (_, share), count in zip(kinds, counts, strict=True) if share)
+        return cls("time-uniform", None, base, Fraction(0), Fraction(0), False, n, devices, failure)
+
+    def required(
+        self,
+        requirement: Requirement,
+        alpha: Fraction,
+        column: int,
+        level: int,
+        total: int,
+        rounding_loss: int,
+        mass: int = 0,
+    ) -> int:
+        """Return the rank; n + 1 where no rank of n scores will do."""
+        return time_uniform_rank(self.total, alpha, self.failure)

@@ -28,8 +28,9 @@ from conformesh.common.arrays import note_similar_names
 from conformesh.common.names import natural_order, unknown_name
 from conformesh.common.random_streams import hash_numbers, random_stream
 from conformesh.files.memberships import Atom, atom_name
-from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
+from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Mixture, Weighting
 from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
+from conformesh.kernels.time_uniform import scores_per_step, steps_at_look
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.shift import WeightUnit, label_weights, refuse_weights_above_bound
 from conformesh.protocols.block import merge_rows
@@ -182,6 +183,24 @@ def agree_on_facts(engine: Engine, rows: LocalRows, bound: float | None, named: 
         _agreed_bound([bounds for _, _, bounds in shared], bound),
     )
     return PublicFacts(names, gather_counts(engine, rows.counts(names.atoms)))
+
+
+def first_rows(
+    rows: LocalRows, agreed: PublicFacts, mixture: Mixture, ids: Sequence[str], local: Ints
+) -> tuple[LocalRows, PublicFacts, dict[str, Any]]:
+    """Return the rows that count where a confidence holds at all looks, all numbers of them, and how many do not.
+
+    At such a look devices contribute in proportion to their shares: each its first rows, as many as the device with the
+    fewest for its share allows. `local` are the places of the devices here among `ids`.
+    """
+    sizes = agreed.rows[:, 0]
+    given = mixture.shares
+    assert given is not None or mixture.kind == "equal" or len(ids) == 1  # the mixtures that are fixed in advance
+    per_step = scores_per_step([Fraction(1)] * len(ids) if given is None else [given[name] for name in ids])
+    counts = steps_at_look(sizes, per_step) * np.array(per_step, dtype=np.int64)
+    unused = int(sizes.sum() - counts.sum())
+    table = rows.table.first_rows(counts[local])
+    return LocalRows(table, rows.names), agreed._replace(rows=counts[:, None]), {"unused_rows": unused}
 
 
 def gather_counts(engine: Engine, counts: Ints) -> Ints:

@@ -45,6 +45,7 @@ from conformesh.pipeline.problems import (
     agree_on_facts,
     configured_part_names,
     draw_hidden_scores,
+    first_rows,
     gather_counts,
     guarantee_groups,
     has_parts,
@@ -242,6 +243,36 @@ REFUSALS: tuple[_Refusal, ...] = (
         lambda g, r, k: g.pac_confidence is not None and g.loss is not None and not r.testing,
         "pac_confidence is proven for coverage: the search for lambda adds up losses, which have no binomial tail",
         "leave pac_confidence out, or test a grid of lambdas with monotone=False",
+    ),
+    _Refusal(
+        "time_uniform x sizes or paper",
+        lambda g, r, k: g.time_uniform and k > 1 and g.mixture.kind in ("sizes", "paper"),
+        "time_uniform needs a mixture that is fixed in advance: where shares follow the numbers of scores they change "
+        "from look to look, and with them the quantile that all looks are compared with",
+        "use mixture='equal' or a dict with the share of each device, or time_uniform=False for one calibration that "
+        "was chosen in advance",
+    ),
+    _Refusal(
+        "time_uniform x groups",
+        lambda g, r, k: g.time_uniform and (g.groups is not None or r.group_rule is not None),
+        "time_uniform and groups do not go together: a device has a random number of rows of each group, so that "
+        "looks are not in proportion to fixed shares, and groups that appear later would change how the probability "
+        "of failure is divided among them",
+        "leave groups out, or calibrate each group on its own, with shares for new examples of this group",
+    ),
+    _Refusal(
+        "time_uniform x asynchronous mode",
+        lambda g, r, k: g.time_uniform and r.mesh_mode == "asynchronous",
+        "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the devices "
+        "that have reported so far",
+        "use mode 'rounds', or time_uniform=False for one calibration that was chosen in advance",
+    ),
+    _Refusal(
+        "time_uniform x private methods",
+        lambda g, r, k: g.time_uniform and get_method(r.method).private,
+        "time_uniform counts as many first rows of each device as the one with the fewest allows, and a private method "
+        "must not tell how many rows a device has",
+        "use method 'e-dcp', or time_uniform=False for one calibration that was chosen in advance",
     ),
     _Refusal(
         "sides x losses",
@@ -466,14 +497,16 @@ def solve(
         rows = LocalRows(local, network.local_ids(engine.rows))
         if run.score is not None:
             local.check_range(run.score, rows.names)
-        agreed = agree_on_facts(engine, rows, bound, run.group_atoms)
+        agreed, facts = agree_on_facts(engine, rows, bound, run.group_atoms), dict[str, Any]()
+        if guarantee.time_uniform and not agreed.atoms:  # groups, known only now, are refused below
+            rows, agreed, facts = first_rows(rows, agreed, guarantee.mixture, network.ids, engine.rows)
         if guarantee.adapt is not None:
             guarantee, outcome, cost = _run_adapted(engine, rows, guarantee, agreed, run, kept)
             problems = [*outcome.problems]
         else:
             guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
             outcome, cost = _run(engine, columns, rows, agreed, run)
-            problems = columns.problems
+            outcome, problems = replace(outcome, facts={**outcome.facts, **facts}), columns.problems
     refuse_nan_thresholds(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _with_assumption(outcome, guarantee.weighting.assumption)
@@ -524,7 +557,9 @@ def solve_on_device(
     blank = Block(network, local_rows, nobody, progress=progress or SearchProgress(), secrets=secrets)
     # Numbers of rows are exchanged first because device weights depend on all of them; a private method must not know.
     known = nobody if private else (yield from exchange_counts(blank, counts))
-    agreed = PublicFacts(names, known)
+    agreed, facts = PublicFacts(names, known), dict[str, Any]()
+    if guarantee.time_uniform:
+        rows, agreed, facts = first_rows(rows, agreed, guarantee.mixture, network.ids, local_rows)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
     if guarantee.adapt is not None:
@@ -537,7 +572,7 @@ def solve_on_device(
     method = _protocol(block, columns, run, hidden, sealed=False)  # frames are not signed
     outcome = yield from run_without_server(block, method)
     sizes = block.sizes if outcome.sizes is None else outcome.sizes
-    outcome, problems = replace(outcome, sizes=sizes), columns.problems
+    outcome, problems = replace(outcome, sizes=sizes, facts={**outcome.facts, **facts}), columns.problems
     if hidden:  # a device draws by itself: the draws of others need no agreement
         outcome = replace(outcome, facts={**outcome.facts, "group_seed": run.seed})
     if private:  # which has counted itself
@@ -551,7 +586,11 @@ def solve_on_device(
 def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[Requirement, Requirement]:
     """Return the requirement that was asked for and the one that the method keeps."""
     asked = Requirement(
-        guarantee.mixture.kind, guarantee.rank_rule, guarantee.mixture.shares, pac_confidence=guarantee.pac_confidence
+        guarantee.mixture.kind,
+        guarantee.rank_rule,
+        guarantee.mixture.shares,
+        pac_confidence=guarantee.pac_confidence,
+        time_uniform=guarantee.time_uniform,
     )
     kept = requirement_of(method, asked)
     check_shares(kept, network.ids)

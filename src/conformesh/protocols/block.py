@@ -279,6 +279,11 @@ class Block:
         return with_guarantee(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
 
 
+# What a confidence at all looks needs besides independent scores: which scores a look has, and their order, must not
+# depend on their values.
+_ARRIVAL = "scores arrive in an order that does not depend on their values"
+
+
 def with_guarantee(
     certificate: Certificate, demand: Demand, requirement: Requirement, trial: int, level: int, alpha: Fraction
 ) -> Certificate:
@@ -295,6 +300,8 @@ def with_guarantee(
         rule=demand.rule_at(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
+        time_uniform=requirement.time_uniform,
+        assumption=" and ".join(filter(None, [certificate.assumption, _ARRIVAL * requirement.time_uniform])),
         losses=_largest_loss(certificate, demand, requirement),
     )
 

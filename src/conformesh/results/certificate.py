@@ -110,6 +110,8 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         threshold is, in the units of `weight` before those of a device.
     pac_confidence
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
+    time_uniform
+        Whether this is the probability that it holds at all looks together, while scores arrive.
     losses
         What the largest possible loss of every item would weigh together, where the promise is about a risk and ranks
         add up by how much losses fall: `weight` is what is lost without any set, and `weight` minus the counted rank
@@ -134,6 +136,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     rule: str = ""
     weight: Count | None = None
     pac_confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    time_uniform: bool = False
     bound: _Positive | None = None
     test: Count | None = None
     losses: Count | None = None
@@ -186,7 +189,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.bound is not None:
             lines.append(("weights", "for new examples that are as likely as there, times their weight"))
         if self.pac_confidence is not None:
-            lines.append(("pac_confidence", f"with probability {self.pac_confidence:g} over the draw of the scores"))
+            lines.append(("pac_confidence", self._probability))
         if self.epsilon is not None:
             parts = ""
             if self.epsilon_T is not None and self.epsilon_bias is not None:
@@ -203,6 +206,11 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         return MIXTURES[self.mixture] + (
             f", of which at most {self.noise.cap:,} count" if capped and self.noise else ""
         )
+
+    @property
+    def _probability(self) -> str:
+        looks = "at all looks together, " if self.time_uniform else ""
+        return f"with probability {self.pac_confidence or 0:g} {looks}over the draw of the scores"
 
     @property
     def _whatever(self) -> str:
@@ -236,7 +244,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.bound is not None:
             parts.append("for new examples that are as likely as there, times their weight")
         if self.pac_confidence is not None:
-            parts.append(f"with probability {self.pac_confidence:g} over the draw of the scores")
+            parts.append(self._probability)
         if self.epsilon is not None:
             parts.append(f"epsilon {self.epsilon:.3g}")
         if self.assumption:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from conformesh.common.quantities import format_bits, format_count, pluralize
 from conformesh.kernels.ranks import GROUP_RULES
+from conformesh.kernels.time_uniform import least_scores, scores_per_step
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate
 from conformesh.results.encoding import align_columns
 from conformesh.results.lookup import CENTRE, part_axes
@@ -20,7 +22,20 @@ if TYPE_CHECKING:
 # centre. The result itself has all of them.
 _MOST, _SHORT, _FEATURES = 20, 5, 6
 # Facts of a certificate. They come first: whether a threshold may be trusted matters more than what it cost.
-CERTIFICATE_FACTS = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
+CERTIFICATE_FACTS = (
+    "rank",
+    "mean loss",
+    "private",
+    "about",
+    "pac_confidence",
+    "of",
+    "byzantine",
+    "weights",
+    "epsilon",
+    "assuming",
+)
+_RANK_FACTS = ("rank", "private", "about", "pac_confidence", "of", "byzantine")
+_SHARED_FACTS = ("about", "pac_confidence", "of", "byzantine", "weights", "assuming")
 _CERTIFIED_SIDES = ("lower side", "upper side", "both")
 _Fact = tuple[str, str]
 
@@ -46,6 +61,8 @@ def shortage_warning(result: Result) -> str:
         return "; ".join(_short_risk(result, answer) for answer in short[:_SHORT])
     if len(result.answers) == 1 and not short[0].part and isinstance(short[0].certificate.required_rank, int):
         (one,), certificate = short, short[0].certificate
+        if certificate.time_uniform:
+            return _short_look(result, one)
         have = f"{one.examples} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
         return (
             f"alpha={float(one.alpha):g} needs rank {certificate.required_rank} but there are only {have}: the "
@@ -53,6 +70,22 @@ def shortage_warning(result: Result) -> str:
         )
     named = [_short_name(result, answer) for answer in short[:_SHORT]]
     return f"too few scores, so that the {result.what} is +inf: {'; '.join(named)}{', ...' if short[_SHORT:] else ''}"
+
+
+def _short_look(result: Result, answer: Answer) -> str:
+    """Return how many scores a look needs for a confidence at all looks."""
+    guarantee = result.guarantee
+    confidence = guarantee.pac_confidence or Fraction(0)
+    shares = guarantee.mixture.shares
+    step = sum(scores_per_step([*shares.values()])) if shares is not None else result.devices
+    # Whole steps, in which every device contributes its share.
+    needed = -(-least_scores(answer.alpha, 1 - confidence) // step) * step
+    have = f"{answer.examples:,} of {answer.examples + result.options.get('unused_rows', 0):,} count"
+    return (
+        f"alpha={float(answer.alpha):g} with pac_confidence={float(confidence):g} at all looks needs at least "
+        f"{needed:,} scores, from every device in proportion to its share, and {have}: the threshold is +inf and every "
+        "prediction set holds all labels; wait for more scores, or use a larger alpha"
+    )
 
 
 def _short_name(result: Result, answer: Answer) -> str:
@@ -101,8 +134,11 @@ def examples_in_words(result: Result) -> str:
     counts = {answer.examples for answer in result.answers}
     many = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
     what = "item" if result.controlled else "score"
+    if unused := result.options.get("unused_rows"):
+        what = f"counted {what}"
     each = "in all" if len(result.parts) == 1 or result.sides is not None else "for each part"
-    return f" with {many} {what}{'s' * (counts != {1})} {each}"
+    more = f"; {unused:,} more wait until every device has its share of them" if unused else ""
+    return f" with {many} {what}{'s' * (counts != {1})} {each}{more}"
 
 
 def _kinds_of(result: Result) -> list[str]:
@@ -172,7 +208,7 @@ def _answer_facts(result: Result) -> list[_Fact]:
     if result.controlled:
         lines.append(("mean loss", _losses(result, answer)))
     if {"rank", "mean loss", "private"} & {*said}:
-        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "byzantine") if name in said]
+        lines += [(name, said[name]) for name in _RANK_FACTS if name in said]
     if result.guarantee.weighting is not None:
         bound = result.guarantee.weighting.bound
         lines.append(("weights", f"at most {bound:g}: how much likelier a new example is, up to a factor"))
@@ -208,7 +244,7 @@ def _shared_facts(result: Result) -> list[_Fact]:
     lines = [(f"{result.what}s", pluralize(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
         lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
-    lines += [(name, said[name]) for name in ("about", "of", "byzantine", "weights", "assuming") if name in said]
+    lines += [(name, said[name]) for name in _SHARED_FACTS if name in said]
     return [*lines, *_recorded(result)]
 
 

@@ -72,6 +72,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     mixture: Any
     rank_rule: str
     pac_confidence: Any
+    time_uniform: bool
     adapt: Any
     options: Any
     prefit: Any
@@ -227,6 +228,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         adaptation = self._adaptation(who)
         if adaptation is not None:
             keywords["adapt"] = adaptation
+            if self.random_state is not None:  # of the draw of hidden rows
+                keywords.setdefault("rng", int(check_random_state(self.random_state).randint(2**31)))
         self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
         outputs = self._outputs(rows, self.score_, who)
         assert rows.labels is not None
@@ -273,7 +276,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 raise TypeError(f"{name}: options: {key!r} belongs to rows; give it to calibrate(X, y, ...)")
         # All of it is kept, so that another level is found in the same way even if parameters have changed since.
         asked |= {"method": self.method, "mixture": self.mixture, "rank_rule": self.rank_rule}
-        return asked if self.pac_confidence is None else asked | {"pac_confidence": self.pac_confidence}
+        given = {"pac_confidence": self.pac_confidence, "time_uniform": self.time_uniform}
+        return asked | {name: value for name, value in given.items() if value not in (None, False)}
 
     def _fitted_result(self, who: str) -> Result:
         """Return the result, or say that there is none."""

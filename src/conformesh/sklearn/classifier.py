@@ -66,9 +66,10 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         Who talks to whom, where `calibrate` is not told: a `Network`, a NetworkX graph or the name of a topology. None:
         a torus, or a cycle where the number of devices has no two factors. With the method `e-dcp` it decides what
         agreeing costs, never the threshold.
-    mixture, rank_rule, pac_confidence
-        Which devices new rows come from, how many scores must be covered, and whether coverage holds for this draw of
-        the calibration rows with some probability; as in `conformesh.calibrate`.
+    mixture, rank_rule, pac_confidence, time_uniform
+        Which devices new rows come from, how many scores must be covered, whether coverage holds for this draw of the
+        calibration rows with some probability, and whether it does so however often `calibrate` is called while rows
+        arrive; as in `conformesh.calibrate`.
     adapt
         Scores that learn from a device's own rows: "prior", which learns which classes a device has, or an object such
         as ``conformesh.adapt.Prior(strength=10)``. `predict_set` then needs `devices`. A model that `fit` trains tells
@@ -129,6 +130,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         mixture: Any = "sizes",
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
+        time_uniform: bool = False,
         adapt: Any = None,
         options: Mapping[str, Any] | None = None,
         prefit: bool | Literal["auto"] = "auto",
@@ -147,6 +149,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self.mixture = mixture
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
+        self.time_uniform = time_uniform
         self.adapt = adapt
         self.options = options
         self.prefit = prefit
@@ -324,7 +327,8 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
 
     def _run(self, levels: Sequence[float]) -> Result:
         if not isinstance(self.score_, Loss):
-            given = {"score": self.score_, "classes": self.classes_, **self._keywords}
+            score = None if "adapt" in self._keywords else self.score_  # adapted scores are scores of their own
+            given = {"score": score, "classes": self.classes_, **self._keywords}
             return calibrate(self.table_, self.network_, levels, **given)
         found = control(self.table_, self.network_, levels, monotone=True, loss=self.score_, **self._keywords)
         return structs.replace(found, classes=tuple(self.classes_.tolist()))

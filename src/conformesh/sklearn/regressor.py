@@ -57,8 +57,8 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     adapt
         Scores that learn from a device's own rows: "scale", which learns its bias and scale of residuals, or an object
         such as ``conformesh.adapt.Scale()``. `predict_interval` then needs `devices`.
-    alpha, confidence_level, method, network, mixture, rank_rule, pac_confidence, options, prefit, calibration_size, \
-    random_state
+    alpha, confidence_level, method, network, mixture, rank_rule, pac_confidence, time_uniform, options, prefit, \
+    calibration_size, random_state
         As for `MeshClassifier`.
 
     Attributes
@@ -98,6 +98,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         mixture: Any = "sizes",
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
+        time_uniform: bool = False,
         adapt: Any = None,
         options: Mapping[str, Any] | None = None,
         prefit: bool | Literal["auto"] = "auto",
@@ -116,6 +117,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self.mixture = mixture
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
+        self.time_uniform = time_uniform
         self.adapt = adapt
         self.options = options
         self.prefit = prefit
@@ -277,7 +279,8 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         return {"score": make(outputs, labels)}
 
     def _run(self, levels: Sequence[float]) -> Result:
-        return calibrate(self.table_, self.network_, levels, score=self.score_, **self._keywords)
+        score = None if "adapt" in self._keywords else self.score_  # adapted scores are scores of their own
+        return calibrate(self.table_, self.network_, levels, score=score, **self._keywords)
 
 
 def _divided(p: Floats, share: Fraction) -> Floats:

@@ -122,6 +122,7 @@ class DeviceConfig:
                 )
         if self.is_private:
             _check_privacy(self, chosen)
+        _check_time_uniform(self)
         _check_parts(self)
         if self.scores.score is None and self.scores.score_options:
             raise ValueError(f"score_options {', '.join(self.scores.score_options)} need a score that they belong to")
@@ -194,6 +195,7 @@ class DeviceConfig:
             mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
+            time_uniform=asked.time_uniform,
             adapt=self.adaptation,
         )
 
@@ -225,7 +227,12 @@ class DeviceConfig:
         given = self.guarantee
         if bool(given.shares) != (given.mixture == GIVEN):
             raise ValueError(f"shares by device go with mixture = {GIVEN!r}, and with no other, got {given.mixture!r}")
-        asked = make_requirement(given.shares or given.mixture, given.rank_rule, given.pac_confidence)
+        # A mesh computes thresholds again whenever scores change, so a confidence holds at all looks unless the
+        # operator says that there is one.
+        always = given.pac_confidence is not None if given.time_uniform is None else given.time_uniform
+        asked = make_requirement(
+            given.shares or given.mixture, given.rank_rule, given.pac_confidence, time_uniform=always
+        )
         check_shares(asked, self.devices)
         return asked
 
@@ -386,6 +393,38 @@ def _check_privacy(config: DeviceConfig, options: Any) -> None:
         )
 
 
+def _check_time_uniform(config: DeviceConfig) -> None:
+    """Refuse a confidence at all looks where the devices that thresholds are about, or their shares, may change."""
+    guarantee = config.chosen_guarantee
+    if not guarantee.time_uniform:
+        return
+    try:
+        if config.run.on_lost == "continue":
+            raise ValueError(
+                "time_uniform needs a mixture that is fixed in advance, and with on_lost 'continue' a lost device "
+                "changes it; use on_lost 'fail'"
+            )
+        _refuse_unproven(config)
+    except ValueError as problem:
+        if not str(problem).startswith("time_uniform"):
+            raise
+        raise ValueError(
+            f"{problem}. A mesh with pac_confidence has time_uniform by default, because devices calibrate again "
+            "whenever scores change; guarantee.time_uniform = false (--no-time-uniform) leaves it out"
+        ) from None
+
+
+def _refuse_unproven(config: DeviceConfig) -> None:
+    """Refuse combinations without a proof."""
+    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
+        MethodRun,
+        refuse_unproven,
+    )
+
+    run = MethodRun(config.run.method, config.run.options, mesh_mode=config.run.mode, online=config.online is not None)
+    refuse_unproven(config.chosen_guarantee, run, len(config.devices))
+
+
 def _check_parts(config: DeviceConfig) -> None:
     """Refuse levels, groups, sides and weights that do not fit together, or that the mode or the method cannot have."""
     if config.guarantee.alphas and exact_alpha(config.guarantee.alpha) not in map(exact_alpha, config.guarantee.alphas):
@@ -394,15 +433,9 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError("weight_column and weight_bound go together: the largest weight must be known to all devices")
     if not config.has_parts:
         return
-    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
-        MethodRun,
-        refuse_unproven,
-    )
-
-    run = MethodRun(config.run.method, config.run.options, mesh_mode=config.run.mode, online=config.online is not None)
     if config.adaptation is not None:
         _check_outputs(config)
-        refuse_unproven(config.chosen_guarantee, run, len(config.devices))
+        _refuse_unproven(config)
     if config.run.mode == "asynchronous":
         raise ValueError(
             "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
@@ -415,7 +448,7 @@ def _check_parts(config: DeviceConfig) -> None:
         )
     if config.online:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
-    refuse_unproven(config.chosen_guarantee, run, len(config.devices))
+    _refuse_unproven(config)
 
 
 def _check_outputs(config: DeviceConfig) -> None:
@@ -428,12 +461,12 @@ def _check_outputs(config: DeviceConfig) -> None:
         if columns not in ((_NUMBER_COLUMNS[0],), _NUMBER_COLUMNS):
             raise ValueError(
                 f"{name} is for regression: scores.output_columns must be {_NUMBER_COLUMNS[0]!r}, or "
-                f"{' and '.join(map(repr, _NUMBER_COLUMNS))}, got {list_names(columns) or 'none'}"
+                f"{' and '.join(map(repr, _NUMBER_COLUMNS))}, got {list_names(columns) if columns else 'none'}"
             )
     elif len(columns) < 2:
         raise ValueError(
             f"{name} is for classification: scores.output_columns must name the classes, at least two, in the order of "
-            f"the columns of outputs, got {list_names(columns) or 'none'}"
+            f"the columns of outputs, got {list_names(columns) if columns else 'none'}"
         )
 
 

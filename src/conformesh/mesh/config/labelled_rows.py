@@ -16,6 +16,7 @@ import numpy as np
 from conformesh.common.names import list_names, natural_order
 from conformesh.files.atomic_writes import PRIVATE
 from conformesh.files.labelled import LABELLED_FILE, extract_labelled
+from conformesh.files.labels import LABEL_COLUMNS
 from conformesh.files.output_files import OutputFile, holds_arrays
 from conformesh.files.score_files import COLUMN_SYNONYMS
 from conformesh.files.table_writers import write_columns
@@ -97,7 +98,9 @@ def scatter_rows(configs: Sequence[DeviceConfig], source: str | Path) -> dict[st
 def _extract(table: FileColumns, config: DeviceConfig, device: str | None) -> tuple[OutputFile, Any]:
     """Return outputs and labels: column numbers, or numbers for regression."""
     label, columns = config.scores.label_column, config.scores.output_columns
-    layout = FileLayout(device=device, label=label, groups=_beside(config))
+    # Arrays of labels may also be called labels or y, if no other name is configured.
+    named = None if holds_arrays(table) and label == LABEL_COLUMNS[0] else label
+    layout = FileLayout(device=device, label=named, groups=_beside(config))
     if not holds_arrays(table):  # what else is in the file is nobody's business here
         kept = [name for name in (device, label, *layout.groups, *columns) if name is not None]
         table = replace(table, columns={name: table.columns[name] for name in kept})

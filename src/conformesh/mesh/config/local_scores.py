@@ -292,10 +292,11 @@ def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
         raise ValueError(
             f"{table.name}: the column {EPOCH_COLUMN!r} must hold whole numbers, at least 1; repair or drop it"
         )
+    ordered = config.has_parts or config.chosen_guarantee.time_uniform
+    if ordered and len(held.devices) > 1:  # rows of several names would not be in the order of the file
+        raise ValueError(f"{table.name}: rows must name their device in one way, got {list_names(held.devices)}")
     if not config.has_parts:
         return LocalScores(values, epochs)
-    if len(held.devices) > 1:
-        raise ValueError(f"{table.name}: rows must name their device in one way, got {list_names(held.devices)}")
     groups, weights = held.rows.groups, held.rows.weight
     _check_group_names(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:

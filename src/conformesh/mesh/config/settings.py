@@ -82,6 +82,11 @@ class GuaranteeSettings:
     pac_confidence: str | None = _declare(
         None, "Coverage with this probability over the draw of the scores, not on average over it."
     )
+    time_uniform: bool | None = _declare(
+        None,
+        "Whether pac_confidence holds at all looks together; by default it does, since new scores mean a new run. "
+        "False for one calibration that was chosen in advance.",
+    )
     groups: tuple[str, ...] = _declare(
         (), "Groups with thresholds of their own (group-conditional, Mondrian); each row is in one.", _NAMES
     )

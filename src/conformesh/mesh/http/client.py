@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from http.client import HTTPConnection
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from conformesh.results.certificate import Certificate
     from conformesh.results.result import Result
@@ -102,7 +102,8 @@ class Client:
         alpha: float | None = None,
         groups: Sequence[Any] | None = None,
         weight: Sequence[float] | float | None = None,
-    ) -> NDArray[Any]:
+        as_names: bool = False,
+    ) -> Any:
         """Return prediction sets (rows x labels, boolean) or intervals (rows x 2), as `Result.predict` does.
 
         Parameters
@@ -113,6 +114,8 @@ class Client:
             The score's name, or its name and options, where the calibration does not name it.
         alpha, groups, weight
             Which of several thresholds: the level, and the group and the weight of each row, as in `Result.predict`.
+        as_names
+            Return a tuple of the names of the classes for each row instead, where scores adapt to the device.
         """
         import numpy as np
 
@@ -132,7 +135,11 @@ class Client:
             request["score"] = score if isinstance(score, str) else dict(score)
         given = {"alpha": alpha, "groups": groups, "weight": weight}
         request |= {name: np.asarray(value).tolist() for name, value in given.items() if value is not None}
+        if as_names:
+            request["as_names"] = True
         answer = self._ask(PREDICT, request)
+        if as_names:
+            return [tuple(names) for names in answer["names"]]
         if "intervals" in answer:
             return np.array([[float(end) for end in row] for row in answer["intervals"]]).reshape(-1, 2)
         sets = np.zeros(table.shape if table.ndim == 2 else (0, 0), np.bool_)

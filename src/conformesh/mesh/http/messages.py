@@ -88,7 +88,15 @@ class SetsReply(Struct):
     run: Count
     sets: list[list[Count]]
     sizes: list[Count]
-    threshold: JsonNumber | UnsetType = UNSET
+    threshold: Annotated[JsonNumber, Meta(description="Not with adapted scores.")] | UnsetType = UNSET
+    names: Annotated[list[list[str]], Meta(description="With as_names: the same sets by name.")] | UnsetType = UNSET
+    unseen: (
+        Annotated[
+            list[str],
+            Meta(description="Classes of which this device has no calibration row: adapted sets rarely have them."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class IntervalsReply(Struct):
@@ -159,6 +167,7 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
         Annotated[float | list[float], Meta(description="The weight of each row, if there are thresholds for weights.")]
         | UnsetType
     ) = UNSET
+    as_names: Annotated[bool, Meta(description="Whether to name the classes too, with adapted scores.")] = False
 
 
 class PredictNextRequest(Struct, forbid_unknown_fields=True):

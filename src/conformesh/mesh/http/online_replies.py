@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from numpy.typing import NDArray
 
-from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import as_json_value, as_number
 from conformesh.mesh.http.messages import ObserveReply, ObserveRequest, PredictNextReply, PredictNextRequest
-from conformesh.mesh.http.request_bodies import parse_object, parse_table
+from conformesh.mesh.http.request_bodies import parse_object, parse_table, refuse_unknown
 from conformesh.scores import Score
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def observe(online: OnlineLearning, body: bytes) -> ObserveReply:
     """Count the label in a body; say what became of it and, where asked, what is predicted next."""
     request = parse_object(body)
-    _refuse_unknown(request, ObserveRequest)
+    refuse_unknown(request, ObserveRequest)
     example = request.get("example")
     if not isinstance(example, str | None):
         raise ValueError(f"'example' must be the id of a prediction, a text, got {type(example).__name__}")
@@ -72,7 +71,7 @@ def _next_table(online: OnlineLearning, request: Any) -> NDArray[Any] | None:
     """Return the outputs of the next example, after trying them; None where there are none."""
     if not isinstance(request, dict):
         raise ValueError(f"'next' must be an object, which may have 'outputs', got {type(request).__name__}")
-    _refuse_unknown(request, PredictNextRequest)
+    refuse_unknown(request, PredictNextRequest)
     if request.get("outputs") is None:
         return None
     score = _score_of(online)
@@ -113,9 +112,3 @@ def _score_of(online: OnlineLearning) -> Score:
     if getattr(score, "randomised", False) and getattr(score, "seed", None) is None:
         raise ValueError(f"score {score.name!r} draws anew each time, so a set and its label differ; give it a seed")
     return score
-
-
-def _refuse_unknown(request: dict[str, Any], kind: type[Struct]) -> None:
-    for name in request:
-        if name not in kind.__struct_fields__:
-            raise ValueError(unknown_name("field", name, kind.__struct_fields__))

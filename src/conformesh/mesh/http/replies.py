@@ -14,21 +14,16 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import asdict
 
-from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.messages import (
     AcceptedReply,
     CalibrationReply,
     CertificateReply,
     HealthReply,
-    IntervalsReply,
     PartThreshold,
-    PredictRequest,
-    SetsReply,
     ThresholdReply,
 )
 from conformesh.mesh.http.online_replies import observe, predict_next
@@ -50,22 +45,25 @@ from conformesh.mesh.http.paths import (
     THRESHOLD,
     VERBS,
 )
-from conformesh.mesh.http.request_bodies import parse_object, parse_table
+from conformesh.mesh.http.prediction_replies import (
+    WAITS_FOR_A_RUN,
+    AdaptedPredictions,
+    MissingRowsError,
+    predict,
+)
 from conformesh.mesh.node.certified_result import CertifiedResult, certificate_fields
 from conformesh.mesh.node.health import explain_missing_threshold, judge_health
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import NodeStatus
-from conformesh.scores import SCORES, Score, get_score
 
 if TYPE_CHECKING:
     from conformesh.mesh.http.metrics import Exposition, Snapshot
     from conformesh.mesh.node.heartbeat import Heartbeat
     from conformesh.mesh.node.online import OnlineLearning
+    from conformesh.results.adapted import DeviceRows
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
-_TABLES = ("probabilities", "outputs")  # what a request may call its table
-_OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -114,6 +112,9 @@ class NodeInterface:
         Knows the status of all devices.
     online
         Learns from labels.
+    read_rows
+        With adapted scores: returns the labelled outputs of the device as they were read last, None where they cannot
+        be read.
     """
 
     state: NodeState
@@ -121,6 +122,7 @@ class NodeInterface:
     accept_roster: Callable[[bytes], str] | None = None
     heartbeat: Heartbeat | None = None
     online: OnlineLearning | None = None
+    read_rows: Callable[[], DeviceRows | None] | None = None
 
 
 class HttpReplies:
@@ -139,6 +141,7 @@ class HttpReplies:
         self.node, self._shared = node, shared
         # Memory and time of a process depend on its scores.
         self._about_process = not (shared and node.state.private)
+        self._adapted = None if node.read_rows is None else AdaptedPredictions(node.state.device, node.read_rows)
         self._exposition: Exposition | None = None  # made for the first request: most nodes are never asked
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
@@ -262,9 +265,16 @@ class HttpReplies:
         return HttpReply.of(AcceptedReply(True, roster=became), HTTPStatus.ACCEPTED)
 
     def _predict(self, body: bytes) -> HttpReply:
-        found = self._certified()
+        adapted = self._adapted
         try:
-            return HttpReply.of(_predict(found, body))
+            found = self._certified()
+        except Refused as refusal:
+            more = "" if adapted is None else f"; {WAITS_FOR_A_RUN}"
+            raise Refused(refusal.status, f"{refusal}{more}") from None
+        try:
+            return HttpReply.of(predict(found, adapted, body))
+        except MissingRowsError as error:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
@@ -302,63 +312,3 @@ def _described(_: bytes) -> HttpReply:
     from conformesh.mesh.http.openapi import describe_service  # which few programs ask for
 
     return HttpReply.of(describe_service())
-
-
-# --- predictions ------------------------------------------------------------------------------------------------------
-
-
-def _predict(found: CertifiedResult, body: bytes) -> SetsReply | IntervalsReply:
-    request = parse_object(body)
-    names = [name for name in _TABLES if name in request]
-    if len(names) != 1:
-        raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
-    for name in request:
-        if name not in PredictRequest.__struct_fields__:
-            raise ValueError(unknown_name("field", name, PredictRequest.__struct_fields__))
-    score = _score(found.calibration.score, request.get("score"))
-    table = parse_table(names[0], request[names[0]])
-    if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
-        table = table[:, 0]
-    rows = _of_rows(request)
-    result = found.calibration.at(rows.pop("alpha", None))
-    predicted = result.predict(table, score=score, **rows)
-    threshold = as_json_value(result.threshold) if len(result) == 1 else UNSET
-    if score.task == "regression":
-        return IntervalsReply(found.run, as_json_value(predicted.tolist()), threshold)
-    sets = [np.flatnonzero(row).tolist() for row in predicted]
-    return SetsReply(found.run, sets, [len(members) for members in sets], threshold)
-
-
-def _of_rows(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which of several thresholds the rows of a request need, checked for their types."""
-    rows = {name: request[name] for name in _OF_ROWS if name in request}
-    if "alpha" in rows and not _is_number(rows["alpha"]):
-        raise ValueError(f"'alpha' must be a number, got {rows['alpha']!r:.40}")
-    if "groups" in rows and not (isinstance(rows["groups"], list) and all(map(_is_group, rows["groups"]))):
-        raise ValueError("'groups' must be a list with the group of each row, or a list of its groups")
-    if "weight" in rows and not all(map(_is_number, np.atleast_1d(np.array(rows["weight"], dtype=object)).tolist())):
-        raise ValueError("'weight' must be a number, or a list with one for each row")
-    return rows
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value))
-
-
-def _score(calibrated: Score | None, named: Any) -> Score:
-    if named is None:
-        if calibrated is None:
-            raise ValueError(f"the calibration does not name its score: add 'score', one of {', '.join(SCORES)}")
-        return calibrated
-    options = dict(named) if isinstance(named, dict) else {"name": named}
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise ValueError("'score' must be a name, or an object with 'name' and the score's options")
-    score = get_score(name, **options)
-    if calibrated is not None and score != calibrated:
-        raise ValueError(f"the node was calibrated with {calibrated!r}, got {score!r}; leave 'score' out")
-    return score

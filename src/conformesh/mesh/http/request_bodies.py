@@ -6,8 +6,10 @@ import json
 from typing import Any, NoReturn
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
+from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import restore_infinities
 
 
@@ -26,6 +28,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise ValueError(f"the body must be a JSON object, got {type(request).__name__}")
     return request
+
+
+def refuse_unknown(request: dict[str, Any], kind: type[Struct]) -> None:
+    """Refuse fields that a request does not have."""
+    for name in request:
+        if name not in kind.__struct_fields__:
+            raise ValueError(unknown_name("field", name, kind.__struct_fields__))
 
 
 def parse_table(name: str, rows: Any) -> NDArray[Any]:

@@ -113,7 +113,8 @@ class Node:
 
     def _service(self) -> Service:
         submit = self.files.members.submit
-        interface = NodeInterface(self.state, self.driver.recalibrate, submit, self.heartbeat, self.online)
+        read_rows = None if self.config.guarantee.adapt is None else (lambda: self.files.scores.known.rows)
+        interface = NodeInterface(self.state, self.driver.recalibrate, submit, self.heartbeat, self.online, read_rows)
         trace_reply = None if self.traces is None else self.traces.record_request
         return Service(interface, self.address, trace_reply=trace_reply)
 
