@@ -256,7 +256,7 @@ def _unit(setting: Setting) -> float:
 def _levels(residuals: Any, setting: Setting) -> Ints:
     """Return residuals clipped and rounded to whole units."""
     most = _CLIP * setting[2]
-    return np.rint(np.clip(np.asarray(residuals), -most, most) / _unit(setting)).astype(np.int64)
+    return np.asarray(np.rint(np.clip(residuals, -most, most) / _unit(setting)), dtype=np.int64)
 
 
 def _centre_and_scale(others: int, sums: Any, squares: Any, setting: Setting) -> tuple[Any, Any]:
