@@ -23,7 +23,6 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import (
     AUTO,
     DEFAULT_REQUIREMENT,
-    DEVICE_MIXTURES,
     MIXTURES,
     Alpha,
     Requirement,
@@ -495,10 +494,8 @@ def requirement_of(name: str, asked: Requirement = DEFAULT_REQUIREMENT) -> Requi
             f"method {name!r} keeps the guarantee it was published with (mixture {own.mixture!r}, rank_rule "
             f"{own.rank_rule!r}), and no other; use e-dcp for mixture {asked.mixture!r}, rank_rule {asked.rank_rule!r}"
         )
-    if asked.mixture in DEVICE_MIXTURES and own is None and name != "e-dcp":
-        raise ValueError(
-            f"method {name!r} finds a rank among the scores of all devices; for mixture {asked.mixture!r} use e-dcp"
-        )
+    if own is None and name != "e-dcp" and asked.is_for_unknown_mixtures:
+        raise ValueError(f"method {name!r} counts the scores of all devices together; for {asked} use e-dcp")
     return own or asked
 
 
