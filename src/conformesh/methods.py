@@ -40,6 +40,7 @@ from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import convert_option, option_choices
 from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
+from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores.adapt import Even, as_adaptation
 from conformesh.scores.base import Score
@@ -692,7 +693,7 @@ def exposure_of_method(
 
 
 def exposure_of_result(
-    result: Result,
+    result: Result | LambdaTests,
     network: Network | None = None,
     *,
     coalition: int | Sequence[Any] = 1,
@@ -709,6 +710,15 @@ def exposure_of_result(
         raise ValueError(
             f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
         )
+    if isinstance(result, LambdaTests):
+        context, aggregate = ExposureContext(K, network), str(result.options.get("aggregate", AUTO))
+        numbers = len(result) * len(result.risks)
+
+        def sums(at: ExposureContext, options: Any) -> list[Disclosure]:
+            return method_exposure.exposure_of_sums(at, aggregate, numbers)
+
+        shown = measure_exposure(result.method, sums, context, None, coalition)
+        return replace(shown, network=result.network or shown.network)
     options: dict[str, Any] = {}
     for name in get_method(result.method).option_names():
         # A result may hold a fact in place of an option, or the name of a user's own matrix: neither is a value.
