@@ -605,6 +605,32 @@ def measured(name: str) -> str:
     return table([column.replace("_", " ") for column in header], rows)
 
 
+def sites() -> str:
+    """What benchmarks/promises/sites.py measured, with its heading; nothing before it has run."""
+    path = ROOT / "benchmarks" / "promises" / "sites.csv"
+    if not path.exists():
+        return ""
+    rules = {
+        "one threshold": "one threshold",
+        "adapted": "adapted",
+        "own threshold": 'own threshold, `mixture="own"`',
+        "adapted, own": 'adapted, `mixture="own"`',
+        "oracle": "oracle",
+    }
+    found: dict[str, dict[str, str]] = {}
+    for line in csv.DictReader(path.read_text().splitlines()):
+        if line["rule"] in rules:
+            coverage, worst, size = (float(line[name]) for name in ("coverage", "worst", "size"))
+            found.setdefault(line["data"], {})[line["rule"]] = f"{coverage:.3f} / {worst:.3f} / {size:.3g}"
+    rows = [[data, *(cells.get(rule, "—") for rule in rules)] for data, cells in found.items()]
+    words = (
+        "Coverage / mean coverage of the worst site / mean size of sets or width of intervals, over the draws of "
+        "`benchmarks/promises/sites.py`, with the default options. The oracle is the one threshold that covers 1 − α "
+        "of the test rows themselves."
+    )
+    return f"## Measured\n\n{words}\n\n{table(('data', *rules.values()), rows)}"
+
+
 def schedules() -> str:
     """What benchmarks/schedules.py measured on twenty devices, by preference; before, all searches went by stages."""
     lines = [*csv.DictReader((ROOT / "benchmarks" / "schedules.csv").read_text().splitlines())]
@@ -655,6 +681,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "results-at": lambda *words: table(*results_parts.at(*words)),
     "measured": measured,
     "schedules": schedules,
+    "sites": sites,
     "provenance": lambda: table(*results_parts.provenance()),
 }
 

@@ -66,10 +66,10 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         Who talks to whom, where `calibrate` is not told: a `Network`, a NetworkX graph or the name of a topology. None:
         a torus, or a cycle where the number of devices has no two factors. With the method `e-dcp` it decides what
         agreeing costs, never the threshold.
-    mixture, rank_rule, pac_confidence, time_uniform
-        Which devices new rows come from, how many scores must be covered, whether coverage holds for this draw of the
-        calibration rows with some probability, and whether it does so however often `calibrate` is called while rows
-        arrive; as in `conformesh.calibrate`.
+    mixture, mixture_bound, rank_rule, pac_confidence, time_uniform
+        Which devices new rows come from, by how much that may differ, how many scores must be covered, whether coverage
+        holds for this draw of the calibration rows with some probability, and whether it does so however often
+        `calibrate` is called while rows arrive; as in `conformesh.calibrate`.
     adapt
         Scores that learn from a device's own rows: "prior", which learns which classes a device has, or an object such
         as ``conformesh.adapt.Prior(strength=10)``. `predict_set` then needs `devices`. A model that `fit` trains tells
@@ -128,6 +128,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         method: str = "e-dcp",
         network: Any = None,
         mixture: Any = "sizes",
+        mixture_bound: Alpha | None = None,
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
         time_uniform: bool = False,
@@ -147,6 +148,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self.method = method
         self.network = network
         self.mixture = mixture
+        self.mixture_bound = mixture_bound
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
         self.time_uniform = time_uniform
@@ -214,7 +216,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
             Return the classes of each set instead, a tuple for each row.
         devices
             The device of every row, or the column that names it, for methods that end with a threshold per device
-            (`local`, `q-dcp`). By default the threshold that is valid on every device.
+            (`local`, `q-dcp`), or mixture "own". By default the threshold that is valid on every device.
         groups
             The groups of every row, or the column that names them, where `calibrate` was given groups.
         sample_weight

@@ -109,7 +109,10 @@ class Adaptation(ABC):
     # --- choosing settings --------------------------------------------------------------------------------------------
 
     def summary_counts(self, bag: Bag) -> Ints:
-        """Return whole numbers that are added up over all devices before settings are known; none by default."""
+        """Return whole numbers that are added up over all devices before settings are known; none by default.
+
+        Each is at most the number of examples in the bag.
+        """
         return np.zeros(0, dtype=np.int64)
 
     def settings(self, counts: Ints, columns: int) -> tuple[Setting, ...]:
