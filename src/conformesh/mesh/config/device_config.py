@@ -192,7 +192,7 @@ class DeviceConfig:
             groups=Groups(natural_order(groups), column=self.scores.group_column) if groups else None,
             sides=None if lower is None else Sides(exact_alpha(lower, "lower_share")),
             weighting=None if bound is None else Weighting(float(bound)),
-            mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}),
+            mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}, asked.mixture_bound),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
             time_uniform=asked.time_uniform,
@@ -231,7 +231,11 @@ class DeviceConfig:
         # operator says that there is one.
         always = given.pac_confidence is not None if given.time_uniform is None else given.time_uniform
         asked = make_requirement(
-            given.shares or given.mixture, given.rank_rule, given.pac_confidence, time_uniform=always
+            given.shares or given.mixture,
+            given.rank_rule,
+            given.pac_confidence,
+            time_uniform=always,
+            mixture_bound=given.mixture_bound,
         )
         check_shares(asked, self.devices)
         return asked
@@ -436,11 +440,14 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError(f"alphas are all levels of a run, and must have alpha among them, {config.guarantee.alpha}")
     if (config.scores.weight_column is None) != (config.guarantee.weight_bound is None):
         raise ValueError("weight_column and weight_bound go together: the largest weight must be known to all devices")
-    if not config.has_parts:
+    if not (config.has_parts or config.requirement.is_for_unknown_mixtures):
         return
     if config.adaptation is not None:
         _check_outputs(config)
         _refuse_unproven(config)
+    if not config.has_parts:
+        _refuse_unproven(config)
+        return
     if config.run.mode == "asynchronous":
         raise ValueError(
             "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
