@@ -279,6 +279,8 @@ def reveals() -> str:
     ways: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
     ways += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp", "p-dcp")]
     ways.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
+    ways.append(("e-dcp", f"{code('e-dcp')}, mixture `any`", {"mixture": "any"}))
+    ways.append(("e-dcp", f"{code('e-dcp')}, `mixture_bound`", {"mixture_bound": 2}))
     network, rows = Network.torus(5, 4), []
     for name, written, given in ways:
         found = [
