@@ -18,7 +18,7 @@ from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.local_scores import read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.certified_result import CertifiedResult
-from conformesh.mesh.node.heartbeat import Heartbeat
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import CoverageStatus
@@ -398,11 +398,10 @@ def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
     named = [CLASSES[y] if kind == "adapted" and i % 2 else int(y) for i, y in enumerate(truth)]
     body = json.dumps({"outputs": NEW.tolist(), "labels": named})
     covered, rows = coverage_by_hand(sets, truth), len(NEW)
-    beating = Heartbeat(config(), node)
-    with serving(node, read_rows=lambda: None, heartbeat=beating) as service:
+    with serving(node, read_rows=lambda: None) as service:
         assert "coverage" not in asked(service, "GET", "/status")[1]
         assert "conformesh_coverage" not in ask(service, "GET", "/metrics")[2]
-        before = beating.mesh_status()
+        before = share_status(node.status(), 1.0)
         status, answer = asked(service, "POST", "/evaluate", body, JSON)
         assert status == 200
         assert answer["batch"] == answer["coverage"]
@@ -427,10 +426,7 @@ def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
         assert metrics['conformesh_coverage_low{alpha="0.1"}'] == pytest.approx(expected["low"])
         assert metrics['conformesh_coverage_rows{alpha="0.1"}'] == 2 * rows
         # Neighbours hear nothing of it.
-        after_all = beating.mesh_status()
-        assert [structs.replace(one, heard_seconds_ago=None) for one in after_all.devices] == [
-            structs.replace(one, heard_seconds_ago=None) for one in before.devices
-        ]
+        assert share_status(node.status(), 1.0) == before
         for wrong, words in (
             ({}, "'labels' must be a list"),
             ({"labels": []}, "at least one"),
