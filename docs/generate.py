@@ -37,6 +37,7 @@ from conformesh.pipeline.solver import REFUSALS
 from conformesh.privacy.gossip_attack import observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
+from conformesh.scores.adapt import ADAPTATIONS
 from conformesh.scores.losses import LOSSES, StepLosses
 
 DOCS = Path(__file__).parent
@@ -395,6 +396,16 @@ def scores() -> str:
     return table(("score", "class", "task", "what it measures", "options"), rows)
 
 
+def adaptations() -> str:
+    """The ways in which scores adapt to the rows of a device."""
+    rows = []
+    for name, kind in ADAPTATIONS.items():
+        chosen = ", ".join(f"`{f.name}` = {_default(f.default)}" for f in fields(kind))  # type: ignore[arg-type]
+        task = kind.task if isinstance(kind.task, str) else "both"
+        rows.append((code(name), code(f"adapt.{kind.__name__}"), task, kind.summary, chosen))
+    return table(("adaptation", "class", "task", "what a device learns", "options"), rows)
+
+
 def losses() -> str:
     """The losses that can be controlled."""
     names = {name: ", ".join(code(each.name) for each in fields(loss)) or "—" for name, loss in LOSSES.items()}
@@ -594,6 +605,32 @@ def measured(name: str) -> str:
     return table([column.replace("_", " ") for column in header], rows)
 
 
+def sites() -> str:
+    """What benchmarks/promises/sites.py measured, with its heading; nothing before it has run."""
+    path = ROOT / "benchmarks" / "promises" / "sites.csv"
+    if not path.exists():
+        return ""
+    rules = {
+        "one threshold": "one threshold",
+        "adapted": "adapted",
+        "own threshold": 'own threshold, `mixture="own"`',
+        "adapted, own": 'adapted, `mixture="own"`',
+        "oracle": "oracle",
+    }
+    found: dict[str, dict[str, str]] = {}
+    for line in csv.DictReader(path.read_text().splitlines()):
+        if line["rule"] in rules:
+            coverage, worst, size = (float(line[name]) for name in ("coverage", "worst", "size"))
+            found.setdefault(line["data"], {})[line["rule"]] = f"{coverage:.3f} / {worst:.3f} / {size:.3g}"
+    rows = [[data, *(cells.get(rule, "—") for rule in rules)] for data, cells in found.items()]
+    words = (
+        "Coverage / mean coverage of the worst site / mean size of sets or width of intervals, over the draws of "
+        "`benchmarks/promises/sites.py`, with the default options. The oracle is the one threshold that covers 1 − α "
+        "of the test rows themselves."
+    )
+    return f"## Measured\n\n{words}\n\n{table(('data', *rules.values()), rows)}"
+
+
 def schedules() -> str:
     """What benchmarks/schedules.py measured on twenty devices, by preference; before, all searches went by stages."""
     lines = [*csv.DictReader((ROOT / "benchmarks" / "schedules.csv").read_text().splitlines())]
@@ -620,6 +657,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "other-methods": other_methods,
     "topologies": topologies,
     "scores": scores,
+    "adaptations": adaptations,
     "losses": losses,
     "weights": weights,
     "aggregators": aggregators,
@@ -643,6 +681,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "results-at": lambda *words: table(*results_parts.at(*words)),
     "measured": measured,
     "schedules": schedules,
+    "sites": sites,
     "provenance": lambda: table(*results_parts.provenance()),
 }
 

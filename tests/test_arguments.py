@@ -172,8 +172,8 @@ MISTAKES = {
     ),
     "pac_confidence in control": (
         lambda: control(STEPS, NETWORK, pac_confidence=0.9),
-        TypeError,
-        r"control has no argument 'pac_confidence'; use calibrate\(..., pac_confidence=...\)",
+        ValueError,
+        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
     ),
     "alpha in detect": (
         lambda: detect(SCORES, NETWORK, TESTS, alpha=0.1),

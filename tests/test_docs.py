@@ -24,6 +24,7 @@ from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
+from conformesh.scores.adapt import ADAPTATIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -35,7 +36,7 @@ MODULES = sorted(
     for path in (ROOT / "src").rglob("*.py")
     if path.name != "__main__.py"
 )
-TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS, AGGREGATORS, PARTITIONS, ENGINES)
+TABLES = (METHODS, TOPOLOGIES, SCORES, ADAPTATIONS, WEIGHTS, AGGREGATORS, PARTITIONS, ENGINES)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.protocols.aggregate import CannotAggregate, rank_aggregators
 from conformesh.protocols.block import Block
 from conformesh.scores import SCORES, get_score
+from conformesh.scores.adapt import ADAPTATIONS, Bag, get_adaptation
 from tests.engines.mpi import start
 from tests.engines.strictness import once, rows_said, saying
 from tests.peer.devices import drawn_scores, expected, starter, thresholds
@@ -45,6 +46,9 @@ def folder(tmp_path_factory):
     held = [rng.random(int(rng.integers(20, 40))) for _ in range(6)]
     lines = [f"{k},{x!r}" for k, own in enumerate(held) for x in own.tolist()]
     (folder / "scores.csv").write_text("device,score\n" + "\n".join(lines) + "\n")
+    p = rng.dirichlet(np.ones(3), 120)
+    rows = [f"{k % 6},{k % 3}," + ",".join(map(repr, p[k].tolist())) for k in range(120)]
+    (folder / "outputs.csv").write_text("device,label,0,1,2\n" + "\n".join(rows) + "\n")
     return folder
 
 
@@ -58,6 +62,7 @@ COMMANDS = {
     "simulator": "calibrate scores.csv --network wheel --engine simulator --json",
     "hub": "calibrate scores.csv --network wheel --aggregate hub --score shortfall --json",
     "largest": "calibrate scores.csv --network wheel --method largest --json",
+    "confusion": "calibrate outputs.csv --network wheel --adapt confusion --adapt-option strength=5 --json",
     "compare": "compare scores.csv --network wheel --method e-dcp,largest --no-picture --json",
     "plan": "plan --scores scores.csv --network wheel --method e-dcp,largest --json",
 }
@@ -66,7 +71,10 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def typed(folder):
     """What commands print in a process where the skeletons are in their tables."""
-    words = [[*command.replace("scores.csv", str(folder / "scores.csv")).split()] for command in COMMANDS.values()]
+    words = [
+        [str(folder / word) if word.endswith(".csv") else word for word in command.split()]
+        for command in COMMANDS.values()
+    ]
     paths = [str(Path(conformesh.__file__).parents[1]), str(ROOT)]
     plain = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "tests.with_skeletons", json.dumps(words)]
@@ -116,6 +124,29 @@ def test_the_score_runs(skeletons):
         np.testing.assert_array_equal(score.covers(p, labels, threshold), own <= threshold)
     result = calibrate(np.split(own, 4), Network.cycle(4), 0.2, score=score)
     assert result.evaluate(p, labels).coverage.rate >= 0.8
+
+
+def test_the_adaptation_runs(skeletons):
+    """Loaded by its name; sets are those of the definition, with every candidate in the place of the hidden row."""
+    rng, kind = np.random.default_rng(3), get_adaptation("confusion", strength=4, window="full")
+    data = {
+        f"d{k}": (rng.dirichlet(np.ones(3), 12), np.concatenate([[0, 1, 2], rng.integers(3, size=9)])) for k in "abc"
+    }
+    result = calibrate(data, "cycle", 0.2, adapt=kind, rng=1)
+    again = type(result).from_dict(result.to_dict()).with_rows(data)
+    assert again.guarantee.adapt == kind
+    new, pooled = rng.dirichlet(np.ones(3), 20), {name: kind.leave_one_out(Bag(*own), ()) for name, own in data.items()}
+    for name, (outputs, labels) in data.items():
+        others = np.concatenate([scores for other, scores in pooled.items() if other != name])
+        h = result.adapted.hidden[name]
+        expected = np.zeros((20, 3), dtype=bool)
+        for row, y in np.ndindex(20, 3):
+            bag = Bag(outputs.copy(), labels.copy())
+            bag.outputs[h], bag.labels[h] = new[row], y
+            own = kind.leave_one_out(bag, ())
+            at_least = np.sum(own >= own[h]) + np.sum(others >= own[h])
+            expected[row, y] = at_least > 0.2 * 36
+        np.testing.assert_array_equal(again.predict(new, device=name), expected)
 
 
 def test_the_topology_runs(skeletons):
@@ -208,6 +239,7 @@ def test_help_names_all_of_them(typed):
     assert f"Someof{','.join(METHODS)},largest;bydefaultall." in planning
     assert f"Someof{','.join(METHODS)},largest;bydefaultall." in comparing
     assert f"{','.join(SCORES)},shortfall" in calibrating
+    assert f"--adapt{'|'.join(ADAPTATIONS)}|confusion" in calibrating
 
 
 @pytest.mark.parametrize(
@@ -217,6 +249,7 @@ def test_help_names_all_of_them(typed):
         ("aggregators", "hub", "everybody's neighbour"),
         ("engines", "loops", "in plain loops"),
         ("scores", "shortfall", "by how much the most probable label beats it"),
+        ("adaptations", "confusion", "where the model said the same"),
         ("topologies", "wheel", "a ring around a hub"),
     ],
 )
@@ -232,6 +265,7 @@ def test_the_command_line_runs_them(typed):
     assert typed["hub"]["score"]["name"] == "shortfall"
     assert typed["largest"]["answers"][0]["certificate"]["kind"] == "counted"
     assert typed["loops"]["network"] == "wheel 6"
+    assert typed["confusion"]["guarantee"]["adapt"] == {"name": "confusion", "strength": 5, "window": 16}
 
 
 def test_plans_and_comparisons_have_their_rows(typed):
@@ -255,6 +289,7 @@ def test_tables_of_the_documentation_have_their_rows(skeletons, monkeypatch):
         ("aggregators", "hub"),
         ("engines", "loops"),
         ("scores", "shortfall"),
+        ("adaptations", "confusion"),
         ("topologies", "wheel"),
     ):
         assert f"\n| `{name}` |" in pages.PARTS[part](), part

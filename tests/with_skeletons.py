@@ -16,9 +16,11 @@ from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.methods import METHODS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
+from conformesh.scores.adapt import ADAPTATIONS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "skeletons"
 TABLES = {
+    "adaptation": ADAPTATIONS,
     "aggregator": AGGREGATORS,
     "engine": ENGINES,
     "method": METHODS,

@@ -209,6 +209,11 @@ def calibrate(
     check_keywords("calibrate", method, options)
     kind, roles = None if score is None else as_score(score), ColumnRoles(columns)
     adaptation = _adaptation(adapt, data, roles)
+    if adaptation is not None and kind is not None:
+        raise ValueError(
+            f"adapt={adaptation.name!r} has a score of its own, so that score={kind.name!r} would not be used; leave "
+            "one of them out"
+        )
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
         labels = argument_or_own(roles, "label", labels, data)

@@ -32,6 +32,7 @@ from conformesh.files.input_forms import (
     places_by_id,
     read_labelled_outputs,
     read_rows,
+    refuse_missing_labels,
 )
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
@@ -485,7 +486,8 @@ def _column_names(given: Any) -> list[str]:
 
 
 def _as_positions(labels: Any, classes: Sequence[Any] | None, adaptation: Adaptation, who: str) -> Any:
-    """Return labels as column numbers where they are names of classes."""
+    """Return labels as column numbers where they are names of classes; none may be missing."""
+    refuse_missing_labels(np.asarray(labels), who)
     if classes is None or adaptation.task != "classification":
         return labels
     return label_positions(np.asarray(labels), [*map(str, classes)], f"{who}, labels")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Network, Result, control
+from conformesh import LambdaTests, Network, Result, control
 from conformesh.scores.losses import FalseNegativeRate, StepLosses
 
 
@@ -131,3 +131,90 @@ def test_a_bound_is_what_items_lose_below_their_first_lambda(run):
     (answer,) = json.loads(found.stdout)["answers"]
     assert answer["certificate"]["weight"] == answer["certificate"]["losses"]
     assert answer["thresholds"] == [0.4]
+
+
+# --- losses that rise and fall ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers():
+    """Six devices whose model is right as often as it is sure: answers that are wrong, or not given, at six lambdas."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for d in range(6):
+        for i, (sure, luck) in enumerate(rng.random((60, 2)).tolist()):
+            for lam in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4):
+                rows.append((f"site-{d}", f"i{i}", lam, float(sure > lam and luck > sure), float(sure <= lam)))
+    return pl.DataFrame(rows, schema=["device", "item", "lambda", "wrong", "silent"], orient="row")
+
+
+TESTS = ("--non-monotone", "--pac-confidence", "0.9")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tests_of_lambdas_are_those_of_the_library(run, answers, tmp_path, ending):
+    file = tmp_path / f"losses.{ending}"
+    getattr(answers, f"write_{ending}")(file)
+    words = ("--risk", "wrong=0.1,silent=0.9", "--testing", "holm", "--grid", "descending", "--mixture", "equal")
+    found = run("control", file, *TESTS, *words, "--out", "tests.json", "--json")
+    assert found.exit_code == 0, found.output
+    expected = control(
+        answers,
+        None,
+        {"wrong": 0.1, "silent": 0.9},
+        monotone=False,
+        pac_confidence=0.9,
+        grid="descending",
+        testing="holm",
+        mixture="equal",
+    )
+    saved = LambdaTests.load(tmp_path / "tests.json")
+    assert saved.threshold == expected.threshold == 0.7
+    for name, risk in expected.risks.items():
+        assert json.loads(found.stdout)["risks"][name]["p_values"] == risk.p_values.tolist()
+
+
+def test_tests_of_lambdas_are_printed_with_a_line_for_each(run, answers):
+    file = answers.rename({"wrong": "loss"}).write_csv()
+    found = run("control", "-", *TESTS, "--risk", "0.1", "--grid", "0.9,0.7,0.5", input=file)
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    assert lines[0] == "lambda: 0.7"
+    assert lines[1].startswith("guarantee: counted: with probability at least 0.9 over the calibration data")
+    assert [line.split()[0] for line in lines[-3:]] == ["0.9", "0.7", "0.5"]
+    none = run("control", "-", *TESTS, "--risk", "0.001", "--grid", "0.9,0.7", input=file)
+    assert none.exit_code == 0
+    assert none.stdout.startswith("lambda: none\nguarantee: none: no lambda of the grid is certified")
+    strict = run("control", "-", *TESTS, "--risk", "0.001", "--grid", "0.9,0.7", "--strict", input=file)
+    assert strict.exit_code == 2
+    assert "360 items cannot certify a risk of 0.001" in strict.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--grid", "0.9"], "--grid needs --non-monotone"),
+        (["--pac-confidence", "0.9"], "--pac-confidence needs --non-monotone"),
+        (["--risk", "wrong=0.1"], "--risk wrong=0.1 names a column, for several risks at once, which needs --non-mon"),
+        (["--non-monotone", "--grid", "0.9"], "monotone=False needs pac_confidence="),
+        ([*TESTS], "monotone=False needs grid="),
+        ([*TESTS, "--grid", "0.9,x"], "--grid must be numbers, or ascending or descending, got 'x'"),
+        ([*TESTS, "--grid", "0.95"], "device site-0, item i0: column 'loss' has no row for lambda 0.95"),
+        ([*TESTS, "--grid", "0.9", "--risk", "loss=0.1,0.2"], "--risk must be COLUMN=RISK for each of several risks"),
+        ([*TESTS, "--grid", "0.9", "--risk", "loss=0.1,loss=0.2"], "--risk must name each column once"),
+        ([*TESTS, "--grid", "0.9", "--risk", "loss=0.1,regret=0.2"], "needs a column 'regret'"),
+        ([*TESTS, "--grid", "0.9", "--testing", "best"], "unknown testing 'best'"),
+    ],
+)
+def test_flags_of_tests_that_cannot_be(run, answers, flags, words):
+    found = run("control", "-", *flags, input=answers.rename({"wrong": "loss"}).write_csv())
+    assert found.exit_code == 2
+    assert words in found.stderr
+
+
+def test_predict_says_where_tests_of_lambdas_are_used(run, answers):
+    file = answers.rename({"wrong": "loss"}).write_csv()
+    assert run("control", "-", *TESTS, "--grid", "0.9", "--out", "t.json", input=file).exit_code == 0
+    refused = run("predict", "t.json", "-", input="a,b\n0.5,0.5\n")
+    assert refused.exit_code == 2
+    assert "holds tests of lambdas" in refused.stderr

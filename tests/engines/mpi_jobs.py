@@ -265,6 +265,11 @@ def whole_results():
     rounds = []
     engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
     own, lost_here = ([each[row] for row in engine.rows] for each in (scores, lost))
+    # Shares by device, and 0 for those with few scores: only some of the scores count.
+    shares = {name: 1 + k % 2 if len(scores[k]) > 4 else 0 for k, name in enumerate(network.ids)}
+    always = {"mixture": shares, "pac_confidence": 0.5, "time_uniform": True}
+    looks = [calibrate(scores, network, 0.5, **always)]
+    looks += [calibrate(each, network, 0.5, engine=on, **always) for each, on in ((scores, "mpi"), (own, engine))]
     found = {
         "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
         "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
@@ -276,12 +281,22 @@ def whole_results():
         == without_time(controlled),
         "losses again": without_time(control(lost, network, 0.4, engine="mpi", **warm).to_dict())
         == without_time(control(lost, network, 0.4, **warm).to_dict()),
+        "tests of lambdas": without_time(tested(lost, network, engine="mpi"))
+        == without_time(tested(lost_here, network, engine=engine))
+        == without_time(tested(lost, network)),
         **judged(network, scores, groups, engine),
+        "at all looks": [without_time(one.to_dict()) for one in looks[1:]] == [without_time(looks[0].to_dict())] * 2,
         "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
         "adapted": all(_adapted_alike(*case) for case in adapted_cases(network)),
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
+
+
+def tested(losses, network, **how):
+    """Tests of a grid of lambdas, with one weight for each device."""
+    asked = {"monotone": False, "pac_confidence": 0.5, "grid": [0.9, 0.5, 0.1], "mixture": "equal"}
+    return control(losses, network, 0.4, **asked, **how).to_dict()
 
 
 def judged(network, scores, labels, engine):

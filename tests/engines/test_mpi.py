@@ -60,7 +60,19 @@ def test_every_question_in_every_type_gives_the_simulators_answer(ranks, part):
 
 @on_ranks("results")
 @pytest.mark.parametrize(
-    "name", ["by name", "own scores", "observed", "groups", "losses", *JUDGED, "overlapping groups", "adapted"]
+    "name",
+    [
+        "by name",
+        "own scores",
+        "observed",
+        "groups",
+        "losses",
+        "tests of lambdas",
+        *JUDGED,
+        "at all looks",
+        "overlapping groups",
+        "adapted",
+    ],
 )
 def test_every_rank_has_the_whole_result(ranks, part, name):
     assert found_on(ranks, part)[name] is True

@@ -142,8 +142,8 @@ def changed(rng, table):
     return Table(table.grid, tuple(devices))
 
 
-def worst_of(table, p_value):
-    """The largest P(S <= s) / p(s), at the largest level for which the hypothesis is true: the mean risk."""
+def worst_of(table, p_value, least=0):
+    """The largest P(S <= s) / p(s) for s >= least, at the largest level that makes the hypothesis true: the mean."""
     level = table.mean
     if not 0 < level < 1:
         return Fraction(0)
@@ -151,20 +151,20 @@ def worst_of(table, p_value):
     for s, chance in enumerate(table.cdf()):
         if s >= table.items * table.grid * level:
             break
-        if chance:
+        if chance and s >= least:
             worst = max(worst, chance / Fraction(p_value(s, table.grid, table.items, level)))
     return worst
 
 
-def climb(seed, tables, steps, p_value=hoeffding_bentkus):
-    """Return the worst ratio of random tables, of which each is changed for as long as that makes it no better."""
+def climb(seed, tables, steps, p_value=hoeffding_bentkus, least=0):
+    """Return the worst ratio of random tables; each is changed in steps, and those that lower it are taken back."""
     rng, worst = np.random.default_rng([7, seed]), Fraction(0)
     for _ in range(tables):
         table = random_table(rng)
-        best = worst_of(table, p_value)
+        best = worst_of(table, p_value, least)
         for _ in range(steps):
             other = changed(rng, table)
-            if other.items <= 12 and (ratio := worst_of(other, p_value)) >= best:
+            if other.items <= 12 and (ratio := worst_of(other, p_value, least)) >= best:
                 table, best = other, ratio
         worst = max(worst, best)
     return worst
@@ -176,9 +176,12 @@ def test_theorem_p_values_of_unlike_devices_are_super_uniform():
 
 @pytest.mark.slow
 def test_theorem_p_values_of_twenty_thousand_tables_are_super_uniform():
-    """4,000 climbs of five tables each: 20,000 tables, times CONFORMESH_LONG; about two minutes."""
-    worst = max(climb(seed, 500 * LONG, 4) for seed in range(1, 9))
-    assert 0.99 < worst <= 1  # no loss at all: (1 - r)^n is exact, so that the bound is as small as it can be there
+    """4,000 climbs of five tables each, times CONFORMESH_LONG: at all sums, and at sums above 0; about a minute.
+
+    Without any loss the bound is (1 - r)^n, which devices that are alike attain.
+    """
+    assert 0.99 < max(climb(seed, 250 * LONG, 4) for seed in range(1, 9)) <= 1
+    assert 0.5 < max(climb(seed, 250 * LONG, 4, least=1) for seed in range(9, 17)) <= 1
 
 
 def test_a_lower_level_is_a_smaller_claim():

@@ -122,10 +122,35 @@ def test_a_mesh_with_a_confidence_looks_at_the_first_scores_of_each_device(tmp_p
         for one in found:
             assert (one.threshold, one.certificate, one.examples) == (wanted.threshold, wanted.certificate, 5 * steps)
             assert one.options["unused_rows"] == wanted.options["unused_rows"]
+            store = ResultStore(read_device(folders[NAMES.index(one.device_ids[0])]))
+            store.save(CertifiedResult(one, 1, tuple(NAMES), 0.0))
+            assert store.load().calibration.to_dict() == one.to_dict(), store.problem
         more = RNG.normal(size=60)
         held["device-00"] = np.concatenate([held["device-00"], more])
         with (folders[0] / "scores.csv").open("a") as file:
             file.writelines(f"{score!r},old,1\n" for score in more.tolist())
+
+
+def test_new_scores_that_are_not_at_the_end_are_noted(tmp_path):
+    """A confidence at all looks is about the first rows; other meshes may replace their scores as they like."""
+    always, once = (
+        made(tmp_path / f"m{looks}", pac_confidence="0.9", mixture="equal", **more)[0]
+        for looks, more in ((True, {}), (False, {"time_uniform": False}))
+    )
+    old = (always / "scores.csv").read_text()
+    head, first, *rest = old.splitlines()
+    source = tmp_path / "given.csv"
+    for lines, folder, noted in (
+        ([head, first, *rest, "3.5,old,1"], always, False),
+        ([head, "3.5,old,1", first, *rest], once, False),
+        ([head, "3.5,old,1", first, *rest], always, True),
+    ):
+        source.write_text("\n".join(lines) + "\n")
+        found = replace_scores(read_device(folder), str(source))
+        assert len(found) == len(rest) + 2
+        assert ("given.csv: the file does not begin with the rows of the old one" in found.problem) == noted
+    (always / "scores.csv").write_text("score,age,w\n")
+    assert replace_scores(read_device(always), str(source)).problem == ""
 
 
 def test_the_file_of_a_device_is_read_back(tmp_path):

@@ -102,14 +102,14 @@ def check_case(seed, regression):
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_sets_by_masked_counts_lie_between_those_of_exact_and_of_rounded_scores(regression):
+def test_theorem_windows_of_points_contain_the_exact_sets(regression):
     for seed in range(4 if regression else 10):  # of intervals each takes a second
         check_case(seed, regression)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("regression", [False, True])
-def test_many_sets_by_masked_counts_lie_between_those_of_exact_and_of_rounded_scores(regression):
+def test_theorem_windows_of_points_contain_the_exact_sets_on_many_cases(regression):
     for seed in campaign_seeds(50 if regression else 250, first=10):
         check_case(seed, regression)
 

@@ -498,7 +498,9 @@ def test_tables_words_and_pictures(tmp_path):
     assert frame.columns == ["lambda", "mean_loss", "p", "certified", "chosen"]
     assert frame["chosen"].to_list() == [False, True, False]
     assert "lambda 0.5, one of 2 certified of 3 on 6 devices, counted" in repr(found)
-    assert "with probability at least 0.9 over the calibration data, the risk is at most 0.2 for all 2" in str(found)
+    assert "with probability at least 0.9 over the calibration data, the risk is at most 0.2 for all 2 cert" in str(
+        found
+    )
     assert "lambda 0.5" in found._repr_html_()
     found.plot(path=tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 1000

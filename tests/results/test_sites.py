@@ -260,3 +260,21 @@ def test_losses_are_not_coverage():
     result = control([fnr(p, y) for p, y in rows], "cycle", risk=0.2, loss=fnr)
     with pytest.raises(ValueError, match=r"sites\(\) tests coverage; with a loss use evaluate"):
         result.sites(*rows[0])
+
+
+def test_tables_of_the_same_sites_are_drawn_beside_each_other(tmp_path):
+    from matplotlib.image import imread
+
+    from conformesh.plots.results import compare_sites
+
+    def drawn(seed, names=("a", "b", "c")):
+        rng = np.random.default_rng(seed)
+        outputs, labels = rng.dirichlet(np.ones(3), 90), rng.integers(0, 3, 90)
+        result = calibrate({name: rng.random(20) for name in names}, alpha=0.2, score=LAC)
+        return result.sites(outputs, labels, device=np.repeat(names, 30))
+
+    first = drawn(0)
+    compare_sites({"one": first, "other": drawn(1)}, path=tmp_path / "sites.png")
+    assert imread(tmp_path / "sites.png")[:, :, :3].std() > 0.03
+    with pytest.raises(ValueError, match="the table 'other' has other devices than 'one'"):
+        compare_sites({"one": first, "other": drawn(1, ("a", "b", "d"))})

@@ -2,27 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh import api
 from conformesh.cli import hosts, options
-from conformesh.cli.command import ListOption, Number, Option, command
+from conformesh.cli.command import GUARANTEE, ListOption, Number, Option, OptionGroup, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions, read_key_values
-from conformesh.cli.results import print_result
+from conformesh.cli.results import print_lambda_tests, print_result
 from conformesh.common.names import natural_order
 from conformesh.files.score_files import extra_columns, find_column
 from conformesh.files.tables import FileColumns, FileLayout, check_equal_lengths, read_table
+from conformesh.kernels.family_wise import TESTINGS
+from conformesh.pipeline.lambda_tests import ASCENDING, DESCENDING
+from conformesh.results.lambda_tests import LambdaTests
+from conformesh.results.result import Result
 from conformesh.scores.losses import LOSSES, Loss, StepLosses, get_loss
 from conformesh.table import Table as Rows
 
 _METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
-_COLUMNS = ("item", "lambda", "loss")
-_NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and lambda"
+_LOSS = "loss"  # the column of the losses, where there is one risk
+
+
+class _TestOptions(NamedTuple):
+    """How a grid of lambdas is tested, where losses need not be monotone."""
+
+    non_monotone: bool = False
+    pac_confidence: str | None = None
+    grid: tuple[str, ...] = ()
+    testing: str | None = None
+
+    def levels(self, risk: tuple[str, ...]) -> tuple[str, ...] | dict[str, str]:
+        """Return the risks as given, or by the column of each."""
+        pairs = [one.rpartition("=") for one in risk]
+        if not any(equals for _, equals, _ in pairs):
+            return risk
+        if not self.non_monotone:
+            raise ValueError(f"--risk {risk[0]} names a column, for several risks at once, which needs --non-monotone")
+        if wrong := next((one for one, (name, _, _) in zip(risk, pairs, strict=True) if not name), None):
+            raise ValueError(f"--risk must be COLUMN=RISK for each of several risks, got {wrong!r}")
+        if len({name for name, _, _ in pairs}) < len(pairs):
+            raise ValueError(f"--risk must name each column once, got {', '.join(risk)}")
+        return {name: level for name, _, level in pairs}
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what was asked for as keywords of `control`."""
+        grid: Any = None
+        if self.grid:
+            word = len(self.grid) == 1 and self.grid[0] in (ASCENDING, DESCENDING)
+            grid = self.grid[0] if word else [_number(one) for one in self.grid]
+        given = {"pac_confidence": self.pac_confidence, "grid": grid, "testing": self.testing}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if chosen and not self.non_monotone:
+            raise ValueError(f"--{next(iter(chosen)).replace('_', '-')} needs --non-monotone")
+        return {"monotone": not self.non_monotone, **chosen}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--grid must be numbers, or {ASCENDING} or {DESCENDING}, got {text!r}") from None
+
+
+def _test_options() -> list[Option]:
+    found: list[Option] = [
+        Option("--non-monotone", "Losses may rise and fall with lambda: test each lambda of a grid (Learn-then-Test)."),
+        Option(
+            "--pac-confidence <float>",
+            "With --non-monotone: with this probability over the items all certified lambdas keep the risk.",
+        ),
+        ListOption(
+            f"--grid A,B,...|{DESCENDING}|{ASCENDING}",
+            "With --non-monotone: the lambdas in the order of testing, the one most likely to keep the risk first; or "
+            "all those of the file in this order. It must be chosen without these losses.",
+        ),
+        Option(
+            f"--testing {'|'.join(TESTINGS)}",
+            "With --non-monotone: lambdas one after the other up to the first that fails (default), or in any order at "
+            "smaller levels.",
+        ),
+    ]
+    for option in found:
+        option.panel = GUARANTEE
+    return found
 
 
 @command(
@@ -30,7 +98,10 @@ _NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and l
         "losses", "LOSSES", "CSV, Parquet or NPZ with device, item, lambda and loss; - reads CSV from stdin."
     ),
     ListOption(
-        "--risk <float>", "The largest mean loss of new examples; several as 0.05,0.1 or repeated.", default=["0.1"]
+        "--risk <float>",
+        "The largest mean loss of new examples; several as 0.05,0.1 or repeated. With --non-monotone also "
+        "COLUMN=RISK,... for several losses, whose risks must be kept at the same lambda.",
+        default=["0.1"],
     ),
     Option("--bound <float>", "The largest loss possible.", type=Number(), default=1.0),
     options.network_options(),
@@ -40,6 +111,7 @@ _NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and l
     options.guarantee_options(
         "mixture", "rank_rule", "group_rule", "weight_bound", "test_weights", "centres", "bandwidth", "strict"
     ),
+    OptionGroup("tests", _TestOptions, _test_options()),
     options.table_options("device", "group", "weight", "input", "share"),
     options.run_options(options.seed_option(), options.engine_option(), options.method_options(_METHOD)),
 )
@@ -51,6 +123,7 @@ def control(
     loss: str | None,
     loss_option: tuple[str, ...],
     guarantee: GuaranteeOptions,
+    tests: _TestOptions,
     table: FileLayout,
     run: RunOptions,
     output: OutputOptions,
@@ -60,29 +133,37 @@ def control(
     LOSSES has a row for each item (calibration example) and lambda: from this lambda on, until the item's next one, its
     loss is so large. Below its first lambda an item is taken to lose all that it can, unless that lambda is -inf.
     Losses must not rise as lambda grows. Columns of groups, weights and inputs say the same in all rows of an item.
+
+    Losses that rise and fall need --non-monotone: each lambda of --grid is tested, and with probability
+    --pac-confidence over the items all certified ones keep the risk. Every item then has a row for each lambda.
     """
     with hosts.start_job(run.engine) as job:
         chosen = run.checked_options()
         kind = _loss(loss, loss_option)
         asked = guarantee.keywords(losses, table)
-        file, engine = job.load(losses, table, partial(network.connect, seed=run.seed or 0), _read_losses)
-        data = hosts.select_devices(file.table, engine.network.local_ids(engine.rows))
+        levels = tests.levels(risk)
+        columns = (*levels,) if isinstance(levels, dict) else (_LOSS,)
+        read = partial(_read_losses, columns=columns)
+        file, engine = job.load(losses, table, partial(network.connect, seed=run.seed or 0), read)
+        each = [hosts.select_devices(one, engine.network.local_ids(engine.rows)) for one in file.tables]
+        data = each[0]
         with hosts.show_progress(engine, _METHOD):
-            result = api.control(
-                data,
+            result: Result | LambdaTests = api.control(
+                dict(zip(levels, each, strict=True)) if isinstance(levels, dict) else data,
                 engine.network,
-                risk,
+                levels,
                 _METHOD,
                 loss=kind,
                 bound=bound,
                 weight=data.weight,
                 inputs=data.inputs,
                 engine=engine,
+                **tests.keywords(),
                 **asked,
                 **chosen,
             )
         if job.first:
-            output.show(result, print_result)
+            output.show(result, print_lambda_tests if isinstance(result, LambdaTests) else print_result)
 
 
 def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
@@ -103,34 +184,40 @@ class _LossFile:
 
     Attributes
     ----------
-    table
-        The items, grouped by device in natural order of names: losses, and the columns that were asked for.
+    tables
+        For each risk: the items, grouped by device in natural order of names: losses, and the columns that were asked
+        for.
     name
         Where they come from, for errors.
     """
 
-    table: Rows
+    tables: tuple[Rows, ...]
     name: str
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Device names in natural order."""
-        return self.table.names or ()
+        return self.tables[0].names or ()
 
 
-def _read_losses(source: str, stdin: BinaryIO | None = None, layout: FileLayout | None = None) -> _LossFile:
+def _read_losses(
+    source: str, stdin: BinaryIO | None = None, layout: FileLayout | None = None, columns: Sequence[str] = (_LOSS,)
+) -> _LossFile:
     """Read losses from CSV, Parquet or NPZ; "-" reads CSV from standard input. Whether they fit comes later."""
     layout = layout or FileLayout()
-    return _losses_in(read_table(source, _NEEDED, stdin, layout), layout)
+    needed = ", ".join(map(repr, ("device", "item", "lambda", *columns[:-1])))
+    words = f"columns {needed} and {columns[-1]!r}, one row per item and lambda"
+    table = read_table(source, words, stdin, layout)
+    return _LossFile(tuple(_losses_in(table, layout, column) for column in columns), table.name)
 
 
-def _losses_in(table: FileColumns, layout: FileLayout) -> _LossFile:
+def _losses_in(table: FileColumns, layout: FileLayout, column: str) -> Rows:
     """Sort the rows of a table by device and item."""
     device = find_column(table, "device", layout.device)
-    check_equal_lengths(table, (device, *_COLUMNS, *layout.beside))
+    check_equal_lengths(table, (device, "item", "lambda", column, *layout.beside))
     names, index = table.names(device)
     items, which = table.names("item")
-    lambdas, losses = table.numbers("lambda"), table.numbers("loss")
+    lambdas, losses = table.numbers("lambda"), table.numbers(column)
     devices, steps, rows = natural_order(names), [], [np.empty(0, dtype=np.int64)]
     first_row = np.arange(len(index))
     for name in devices:
@@ -148,7 +235,7 @@ def _losses_in(table: FileColumns, layout: FileLayout) -> _LossFile:
     _check_items(table, layout, first_row)
     offsets = np.cumsum([0, *map(len, steps)])
     found = Rows(devices, offsets, losses=tuple(steps))
-    return _LossFile(replace(found, **extra_columns(table, layout, np.concatenate(rows))), table.name)
+    return replace(found, **extra_columns(table, layout, np.concatenate(rows)))
 
 
 def _check_items(table: FileColumns, layout: FileLayout, first_row: NDArray[np.int64]) -> None:

@@ -11,6 +11,7 @@ from conformesh.common.quantities import format_bits, format_count, pluralize
 from conformesh.files.json_numbers import parse_json
 from conformesh.files.tables import STDIN, FileLayout
 from conformesh.results.certificate import Noise
+from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.lookup import GROUP, part_axes
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import part_name
@@ -39,7 +40,13 @@ def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, wh
 
 def load_result(source: str) -> Result:
     """Read what calibrate or control wrote; - reads it from standard input."""
-    return Result.from_dict(*read_json(source))
+    raw, where = read_json(source)
+    if isinstance(raw, dict) and raw.get("format") == LambdaTests.__struct_config__.tag:
+        raise ValueError(
+            f"{where}: holds tests of lambdas, of `conformesh control --non-monotone`; use them in Python: "
+            "LambdaTests.load(file).predict(outputs), or its threshold"
+        )
+    return Result.from_dict(raw, where)
 
 
 def check_stdin(**sources: str | None) -> None:
@@ -129,6 +136,14 @@ def print_result(result: Result) -> None:
         console.print_facts(f"conformesh {command}", result.facts())
     else:
         _print_answers(result)
+
+
+def print_lambda_tests(found: LambdaTests) -> None:
+    """Print tests of lambdas: facts, and a line for each lambda."""
+    console.print_facts("conformesh control", found.facts())
+    head, *rows = found.table_in_words()
+    print()
+    console.print_table(head, rows, right=head)
 
 
 def _print_answers(result: Result) -> None:

@@ -302,13 +302,7 @@ class RowReader:
         each = []
         for k, own in enumerate(self._column(given, "labels")):
             values = as_array(own, f"{self.who(k)}, labels")
-            cells = values.tolist()
-            gaps = [i for i, label in enumerate(cells) if label is None or label != label]  # noqa: PLR0124 - NaN
-            if gaps:
-                raise ValueError(
-                    f"{self.who(k)}: label {gaps[0]} is missing ({cells[gaps[0]]}); drop these scores or name their "
-                    "class"
-                )
+            refuse_missing_labels(values, self.who(k))
             self._check_length(k, len(values), "labels")
             each.append(values.astype(str))
         return np.concatenate(each) if each else np.empty(0, dtype=str)
@@ -442,6 +436,14 @@ def read_labelled_outputs(
             raise ValueError(f"{reader.who(k)} has {many} rows of outputs but {wanted_rows} labels; one each is needed")
     named = None if task == "regression" else frame_columns(entries[0] if labels is not None else entries[0][0])
     return reader, pairs, None if named is None else tuple(named)
+
+
+def refuse_missing_labels(labels: NDArray[Any], who: str) -> None:
+    """Refuse labels of which some are missing; `who` names the device."""
+    cells = labels.tolist()
+    gaps = [i for i, label in enumerate(cells) if label is None or label != label]  # noqa: PLR0124 - NaN
+    if gaps:
+        raise ValueError(f"{who}: label {gaps[0]} is missing ({cells[gaps[0]]}); drop these rows or name their class")
 
 
 def _are_names(given: Any) -> bool:

@@ -28,7 +28,7 @@ from conformesh.kernels.ranks import OWN, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, run_method
 from conformesh.pipeline.problems import LocalRows, Problem, PublicFacts, group_memberships
-from conformesh.protocols.aggregate import get_aggregator
+from conformesh.protocols.aggregate import NetworkSum, get_aggregator
 from conformesh.protocols.block import Answers, Block, WindowRequest
 from conformesh.protocols.gather import gather_by_flooding
 from conformesh.protocols.messages import GatheringProtocol, Protocol
@@ -116,14 +116,15 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
     if get_method(run.method).private:
         digest = sha256("".join(own.digest for own in rows).encode()).hexdigest()
         masked = yield from begin_exact_sums(replace(blank, requirement=requirement), run.chosen_options, digest)
+    sums = _NetworkSums(blank, adapt.name, int(asked.agreed.rows.sum()), masked)
     counts = np.zeros(0, dtype=np.int64)
     if (held := np.stack([adapt.summary_counts(bag) for bag in bags])).shape[1]:
-        counts = yield from _sum_over_network(blank, held, masked)
+        counts = yield from sums.add_up("summary_counts", held, bags, 1)
     choices = adapt.reachable_settings(counts, columns)
     losses = np.zeros(0, dtype=np.int64)
     if len(choices) > 1:
         own = np.array([[int(adapt.losses(bag, s, level).sum()) for s in choices] for bag in bags], dtype=np.int64)
-        losses = yield from _sum_over_network(blank, own, masked)
+        losses = yield from sums.add_up("losses", own, bags, LARGEST_LOSS)
     shared = _shared_settings(choices, adapt.settings(counts, columns), losses)
     scored = [[adapt.leave_one_out(bag, choices[place]) for place in shared] for bag in bags]
     parts, samples, sizes = _score_columns(asked, scored, len(shared))
@@ -175,13 +176,29 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
     return replace(found, problems=problems, adapted=facts)
 
 
-def _sum_over_network(block: Block, numbers: Ints, masked: MaskedSums | None) -> Protocol[Ints]:
-    """Return the sums of whole numbers over all devices, (numbers,), masked or over a tree."""
-    if masked is not None:
-        check_exact_sums(block, numbers, f"/ {LOSS_UNIT} in losses")
-        return (yield from masked(numbers))
-    total = yield from get_aggregator("tree").prepare(block)
-    return np.asarray((yield from total(numbers))[0], dtype=np.int64)
+class _NetworkSums:
+    """Adds up whole numbers over all devices, masked or over a spanning tree, which is grown once."""
+
+    def __init__(self, block: Block, name: str, examples: int, masked: MaskedSums | None) -> None:
+        self._block, self._name, self._examples, self._masked = block, name, examples, masked
+        self._total: NetworkSum | None = None
+
+    def add_up(self, what: str, numbers: Ints, bags: Sequence[Bag], each: int) -> Protocol[Ints]:
+        """Return the sums over all devices, (numbers,); an example adds from 0 to `each`, so that sums are short."""
+        most = each * np.array([len(bag.labels) for bag in bags])[:, None]
+        if ((numbers < 0) | (numbers > most)).any():
+            raise ValueError(
+                f"{what} of adaptation {self._name!r} must be whole numbers from 0 to {each} for each example, got "
+                f"{numbers.min()} to {numbers.max()} as sums of {int(most.min()) // each} to {int(most.max()) // each}"
+                " examples"
+            )
+        if self._masked is not None:
+            check_exact_sums(self._block, numbers, f"/ {LOSS_UNIT} in losses")
+            return (yield from self._masked(numbers))
+        if self._total is None:
+            self._total = yield from get_aggregator("tree").prepare(self._block)
+        found = yield from self._total(numbers, self._examples * each)
+        return np.asarray(found[0], dtype=np.int64)
 
 
 def _shared_settings(choices: Sequence[Setting], usual: Sequence[Setting], losses: Ints) -> list[int]:

@@ -339,22 +339,26 @@ class _ArrayForm:
 
 
 class _FrameForm:
-    """A long frame with a row for each item and lambda."""
+    """A long frame with a row for each item and lambda, or a `Table` that was read from one."""
 
-    def __init__(self, data: Any, roles: ColumnRoles, column: str, ids: Sequence[Sequence[str]]) -> None:
+    def __init__(self, names: tuple[str, ...], steps: Sequence[StepLosses], column: str) -> None:
+        self.names, self.steps, self.column = names, steps, column
+        self.lambdas = np.unique(np.concatenate([own.lambdas for own in steps]))
+        self.table = Table(names, np.arange(len(names) + 1))
+
+    @classmethod
+    def of(cls, data: Any, roles: ColumnRoles, column: str) -> _FrameForm:
+        """Read a frame."""
         frame = LongFrame(data, roles, (_ITEM, _LAMBDA, column))
-        rows = FrameRows(frame)
-        empty = np.zeros(0, np.int64)
+        rows, empty = FrameRows(frame), np.zeros(0, np.int64)
         parts = [rows.column(name, "losses", empty) for name in (_ITEM, _LAMBDA, column)]
-        self.names, self.column = frame.names, column
-        self.steps = []
-        for name, items, lambdas, values in zip(self.names, *parts, strict=True):
+        steps = []
+        for name, items, lambdas, values in zip(frame.names, *parts, strict=True):
             try:
-                self.steps.append(StepLosses.of_table(items, lambdas, values))
+                steps.append(StepLosses.of_table(items, lambdas, values))
             except ValueError as problem:
                 raise ValueError(f"device {name}, {problem}") from None
-        self.lambdas = np.unique(np.concatenate([own.lambdas for own in self.steps]))
-        self.table = Table(self.names, np.arange(len(self.names) + 1))
+        return cls(frame.names, steps, column)
 
     def at(self, grid: Floats, bound: float | None) -> _DeviceLosses:
         """Return the losses at each lambda, of which every item must have one."""
@@ -387,10 +391,12 @@ def _read_form(losses: Any, roles: ColumnRoles, column: str, ids: Sequence[Seque
         if losses.losses is None:
             raise TypeError("losses must be arrays or StepLosses of each device, got a Table of scores")
         steps = [*losses.losses]
+        if losses.names is not None and all(own.names is not None for own in steps if len(own)):
+            return _FrameForm(losses.names, steps, column)  # items with names come from a long table
         return _ArrayForm(steps if losses.names is None else dict(zip(losses.names, steps, strict=True)), ids)
     data = as_frame(losses, roles, column, "losses")
     if frame_columns(data) is not None:
-        return _FrameForm(data, roles, column, ids)
+        return _FrameForm.of(data, roles, column)
     return _ArrayForm(data, ids)
 
 

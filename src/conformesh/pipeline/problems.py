@@ -196,7 +196,7 @@ def first_rows(
     sizes = agreed.rows[:, 0]
     given = mixture.shares
     assert given is not None or mixture.kind == "equal" or len(ids) == 1  # the mixtures that are fixed in advance
-    per_step = scores_per_step([Fraction(1)] * len(ids) if given is None else [given[name] for name in ids])
+    per_step = [1] * len(ids) if given is None else scores_per_step([given[name] for name in ids])
     counts = steps_at_look(sizes, per_step) * np.array(per_step, dtype=np.int64)
     unused = int(sizes.sum() - counts.sum())
     table = rows.table.first_rows(counts[local])

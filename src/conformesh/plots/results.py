@@ -119,6 +119,61 @@ def draw_sites(found: Sites, ax: Any = None, path: FilePath = None) -> Any:
         return save_figure(figure, path)
 
 
+def compare_sites(found: Mapping[str, Sites], path: FilePath = None) -> Any:
+    """Draw the coverage of each device with its interval for several tables of sites by name, beside each other.
+
+    Devices stand in the order of their coverage in the first table.
+    """
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import NotebookFigure, save_figure
+
+    tables = [*found.values()]
+    first = tables[0]
+    names = sorted((name for name in first if first[name].rows), key=lambda name: first[name].rate)
+    if other := next((key for key, table in found.items() if {*table} != {*first}), None):
+        raise ValueError(f"the table {other!r} has other devices than {next(iter(found))!r}; give tables of the same")
+    with mpl.rc_context(FIGURE_STYLE):
+        wide = max(2.4 + 0.2 * len(tables) * min(len(names), _NAMED) / 2, 6.2)
+        figure = NotebookFigure(figsize=(wide, 4.0), layout="constrained")
+        axes = figure.subplots()
+        for number, (key, table) in enumerate(found.items()):
+            colour, marker, filled = MARKER_STYLES[number % len(MARKER_STYLES)]
+            parts = [table[name] for name in names]
+            rates = np.array([part.rate for part in parts])
+            ends = np.array([[part.low, part.high] for part in parts])
+            axes.errorbar(
+                np.arange(len(names)) + 0.24 * (number - (len(tables) - 1) / 2),
+                rates,
+                yerr=np.abs(ends.T - rates),
+                fmt=marker,
+                color=colour,
+                markerfacecolor=colour if filled else "white",
+                markersize=4.5,
+                elinewidth=1,
+                label=_sites_label(key, table),
+            )
+        if first.nominal is not None:
+            words = f"asked for: {first.nominal:g}"
+            axes.axhline(first.nominal, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=words)
+        axes.set_ylabel("coverage")
+        _name_places(axes, names, "device")
+        axes.set_title("Coverage of each device, with 95 % intervals")
+        figure.legend(loc="outside lower center", fontsize=9)
+        return save_figure(figure, path)
+
+
+def _sites_label(name: str, table: Sites) -> str:
+    """Return the name with the coverage of all rows, that of the worst device, and the mean size."""
+    parts = [part for part in table.per_device.values() if part.rows]
+    rows = sum(part.rows for part in parts)
+    words = f"{name}: all {sum(part.covered for part in parts) / rows:.3f}, worst {min(p.rate for p in parts):.3f}"
+    if any(part.mean_size is None for part in parts):
+        return words
+    size = "size" if any(part.per_class for part in parts) else "width"
+    return f"{words}, mean {size} {sum(part.rows * (part.mean_size or 0.0) for part in parts) / rows:.3g}"
+
+
 def _draw_coverages(
     axes: Any, parts: Mapping[str, Coverage], nominal: float | None, what: str, below: set[str]
 ) -> None:

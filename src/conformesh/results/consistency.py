@@ -45,6 +45,7 @@ def result_contradictions(result: Result) -> Iterator[str]:
     if problem := next(_of_parts(result), None):  # the rest relies on the parts
         yield problem
         return
+    yield from _of_adapted(result)
     for i, answer in enumerate(result.answers):
         for problem in _of_answer(result, answer):
             yield f"answers[{i}]: {problem}"
@@ -76,6 +77,33 @@ def _of_guarantee(result: Result) -> Iterator[str]:
         elif weighting.test_weights and weighting.test_weights[-1] != weighting.bound:
             yield f"the largest of test_weights must be the bound, {weighting.bound}, got {weighting.test_weights[-1]}"
     yield from _of_groups(result)
+
+
+def _of_adapted(result: Result) -> Iterator[str]:
+    """Check what predictions with adapted scores rely on."""
+    facts, adapt = result.adapted, result.guarantee.adapt
+    if facts is None or adapt is None:
+        if facts is not None or adapt is not None or any(answer.windows for answer in result.answers):
+            yield "guarantee.adapt, adapted and windows belong together; a part of them is missing"
+        return
+    many = len(facts.choices)
+    if not many or len(facts.losses) != (0 if many == 1 else many):
+        yield f"adapted.losses must be one for each of several choices, got {len(facts.losses)} for {many}"
+    if len({*facts.shared}) < max(len(facts.shared), 1) or not all(0 <= place < many for place in facts.shared):
+        yield f"adapted.shared must be places among {many} choices, each once and at least one, got {facts.shared}"
+    windows = 0 if result.guarantee.mixture.kind == "own" else len(facts.shared)
+    if wrong := [answer for answer in result.answers if len(answer.windows) != windows]:
+        yield f"every answer must have {windows} windows, one for each shared setting, got {len(wrong[0].windows)}"
+    for name, known in (("hidden", facts.hidden), ("digests", facts.digests)):
+        if {*known} != {*result.device_ids}:
+            yield f"adapted.{name} must name the devices of the result, got {len(known)} of {result.devices}"
+    if not {*result.device_ids} <= {*facts.weights} or any(weight < 0 for weight in facts.weights.values()):
+        yield "adapted.weights must have a number from 0 on for every device"
+    if any(place < -1 for place in facts.hidden.values()):
+        yield "adapted.hidden must be places of rows, from 0 on, or -1 where a device has none"
+    classes = result.classes if adapt.task == "classification" else None
+    if facts.columns < 1 or (classes is not None and len(classes) != facts.columns):
+        yield f"adapted.columns must be the number of classes, got {facts.columns}"
 
 
 def _of_groups(result: Result) -> Iterator[str]:
@@ -221,6 +249,8 @@ def _all_devices(result: Result, answer: Answer, required: int, counted: int | N
 def _least_rank(n: int, alpha: Fraction, certificate: Certificate) -> int:
     """Return the least rank that a rule can require of n scores, or of scores that weigh n together."""
     rule, bound = certificate.rule, certificate.bound
+    if rule == "hidden":  # the new example is among those that are counted
+        return math.ceil((1 - alpha) * n)
     if bound is not None:
         test = bound if certificate.test is None else certificate.test
         swapped = 0 if rule == "ordinary" else alpha * bound

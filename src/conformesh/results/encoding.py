@@ -22,12 +22,13 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
+from conformesh.common.names import unknown_name
 from conformesh.files.atomic_writes import write_file
 from conformesh.files.json_numbers import as_json_value, as_number, parse_json, restore_infinities
 from conformesh.files.schemas import describe_error
 from conformesh.results.certificate import Amount, Cost, Count
 from conformesh.scores import Score, saved_score
-from conformesh.scores.adapt import Adaptation, get_adaptation
+from conformesh.scores.adapt import ADAPTATIONS, Adaptation, get_adaptation
 from conformesh.scores.losses import Loss, get_loss
 
 # Digits of a numerator or a denominator in a file. No level has more: a float64 as a decimal has at most about 330. A
@@ -290,6 +291,11 @@ def _revive(found: Any) -> None:
     if guarantee is not None and adapt is not None:
         if not isinstance(adapt, dict):
             raise ValueError(f"adapt: must be an object with a name, got {adapt!r:.60}")
+        if (name := str(adapt.get("name"))) not in ADAPTATIONS:
+            raise ValueError(
+                f"adapt: {unknown_name('adaptation', name, ADAPTATIONS)}; if it is your own, set "
+                f"conformesh.adapt.ADAPTATIONS[{name!r}] to its class before reading the file"
+            )
         options = {key: restore_infinities(item) for key, item in adapt.items()}
         force_setattr(
             guarantee, "adapt", _named(options, "adapt", lambda name, options: get_adaptation(str(name), **options))

@@ -205,7 +205,7 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
             return f"none: {self.failure}"
         each = " and ".join(f"{self._what(name)} is at most {float(risk.level):g}" for name, risk in self.risks.items())
         many = int(self.certified.sum())
-        whole = f"all {many} certified lambdas" if many > 1 else "the one certified lambda"
+        whole = f"all {many} certified lambdas at once" if many > 1 else "the one certified lambda"
         return (
             f"counted: with probability at least {float(self.pac_confidence):g} over the calibration data, {each} for "
             f"{whole}; {MIXTURES[self.mixture.kind]}, and items are independent; Hoeffding-Bentkus p-values of exact "
@@ -314,12 +314,12 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
         ]
         return [(name, words) for name, words in found if words]
 
-    def _lines(self) -> list[list[str]]:
-        """Return rows around the chosen lambda in words, and the names of their columns."""
-        columns = self.columns()
+    def table_in_words(self, most: int | None = None) -> list[list[str]]:
+        """Return the table in words, its heading first: all rows, or so many around the chosen lambda."""
+        columns, most = self.columns(), most or len(self)
         middle = self.chosen if self.chosen is not None else int(self.p_values.argmin())
-        first = min(max(middle - _MOST_PRINTED // 2, 0), max(len(self) - _MOST_PRINTED, 0))
-        cut = slice(first, first + _MOST_PRINTED)
+        first = min(max(middle - most // 2, 0), max(len(self) - most, 0))
+        cut = slice(first, first + most)
         rows = zip(*(cells[cut].tolist() for cells in columns.values()), strict=True)
         return [[*columns]] + [
             [f"{cell:.4g}" if isinstance(cell, float) else "yes" if cell else "" for cell in row] for row in rows
@@ -332,12 +332,12 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
         head = f"LambdaTests({self.title()} on {pluralize(self.devices, 'device')}, {self.kind}; {self.cost})"
         left = len(self) - _MOST_PRINTED
         more = [f"... and {left:,} more lambdas"] if left > 0 else []
-        return "\n".join([head, *align_columns(self._lines()), *more])
+        return "\n".join([head, *align_columns(self.table_in_words(_MOST_PRINTED)), *more])
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
-        head, *rows = self._lines()
+        head, *rows = self.table_in_words(_MOST_PRINTED)
         facts = [(name, words) for name, words in self.facts() if name not in ("lambda", "guarantee")]
         return html.html_card(
             self.title(),

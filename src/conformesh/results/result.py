@@ -461,6 +461,7 @@ class Result(
         The arguments are as in `predict`. Of intervals with two sides there are two columns, for class-conditional sets
         as many as `labels`.
         """
+        self._refuse_one_threshold()
         columns = None if labels is None else [*map(str, labels)]
         limits = prediction_limits(self.at(alpha), LookupRows(device, groups, weight, inputs, rng, keys, None, columns))
         if limits.by_side or limits.by_label:
@@ -476,6 +477,7 @@ class Result(
         Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
         has the threshold +inf with `atoms` and `regression`.
         """
+        self._refuse_one_threshold()
         names = [*groups]
         known = names or (self.guarantee.groups is not None and not self.is_settled(0))
         given = Memberships.of_lists([names], "groups") if known else None
@@ -494,8 +496,9 @@ class Result(
         device
             Its name.
         data
-            The rows that the device calibrated with, in the same order: (outputs, labels). A file has no rows, so that
-            they must be given for a result that was loaded; a digest in the result says whether they are the same.
+            The rows that the device calibrated with, in the same order: (outputs, labels), or a frame (`with_rows`).
+            A file has no rows, so that they must be given for a result that was loaded; a digest in the result says
+            whether they are the same.
         groups
             Their groups, where the calibration had groups.
 
@@ -521,8 +524,10 @@ class Result(
                     "rows in the same order as in calibration"
                 )
             return DevicePredictor(self, name, self.rows[name])
+        if frame_columns(data) is not None:
+            return self.with_rows(data, groups=groups).on(name)
         if not (isinstance(data, tuple | list) and len(data) == 2):
-            raise TypeError(f"on({name!r}, data) takes a pair (outputs, labels), got {type(data).__name__}")
+            raise TypeError(f"on({name!r}, data) takes a pair (outputs, labels) or a frame, got {type(data).__name__}")
         outputs, labels = data
         truth = as_array(labels, "labels")
         truth = self.columns_of(truth, outputs) if adapt.task == "classification" else truth
@@ -530,6 +535,13 @@ class Result(
         rows = DeviceRows(bag, None if groups is None else Memberships.of(groups, f"device {name}"))
         check_digest(self.adapted, name, rows)
         return DevicePredictor(self, name, rows)
+
+    def _refuse_one_threshold(self) -> None:
+        if self.guarantee.adapt is not None:
+            raise ValueError(
+                "adapted scores have no threshold for new rows: how many scores lie below a label depends on the rows "
+                "of its device; use on(device).predict(outputs)"
+            )
 
     def with_rows(
         self,

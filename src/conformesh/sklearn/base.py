@@ -228,6 +228,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         adaptation = self._adaptation(who)
         if adaptation is not None:
             keywords["adapt"] = adaptation
+            if self.random_state is not None:  # of the draw of hidden rows
+                keywords.setdefault("rng", int(check_random_state(self.random_state).randint(2**31)))
         self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
         outputs = self._outputs(rows, self.score_, who)
         assert rows.labels is not None

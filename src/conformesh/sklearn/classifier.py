@@ -327,7 +327,8 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
 
     def _run(self, levels: Sequence[float]) -> Result:
         if not isinstance(self.score_, Loss):
-            given = {"score": self.score_, "classes": self.classes_, **self._keywords}
+            score = None if "adapt" in self._keywords else self.score_  # adapted scores are scores of their own
+            given = {"score": score, "classes": self.classes_, **self._keywords}
             return calibrate(self.table_, self.network_, levels, **given)
         found = control(self.table_, self.network_, levels, monotone=True, loss=self.score_, **self._keywords)
         return structs.replace(found, classes=tuple(self.classes_.tolist()))

@@ -279,7 +279,8 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         return {"score": make(outputs, labels)}
 
     def _run(self, levels: Sequence[float]) -> Result:
-        return calibrate(self.table_, self.network_, levels, score=self.score_, **self._keywords)
+        score = None if "adapt" in self._keywords else self.score_  # adapted scores are scores of their own
+        return calibrate(self.table_, self.network_, levels, score=score, **self._keywords)
 
 
 def _divided(p: Floats, share: Fraction) -> Floats:

@@ -242,9 +242,27 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
     else:
         table = read_table(source, SCORE_FILE, layout=_layout(config), may_be_empty=True, data=data)
         scores = _local_scores_in(table, config)
+    if config.chosen_guarantee.time_uniform and not scores.problem and not _begins_with_old_rows(scores, config):
+        scores = replace(scores, problem=f"{source}: {_NEW_SEQUENCE}")
     owner, mode = _owner_and_mode(target)
     write_file(target, data, mode, owner)
     return scores
+
+
+# A confidence at all looks is about the first rows of each device, in the order of the file.
+_NEW_SEQUENCE = (
+    "the file does not begin with the rows of the old one. pac_confidence at all looks holds while rows are added at "
+    "the end; from here on it is that of a new sequence of looks"
+)
+
+
+def _begins_with_old_rows(scores: LocalScores, config: DeviceConfig) -> bool:
+    """Return whether rows were only added at the end; also where the old file has none, or cannot be read."""
+    try:
+        old = read_local_scores(config).values
+    except ValueError:
+        return True
+    return np.array_equal(scores.values[: len(old)], old)
 
 
 def _owner_and_mode(target: Path) -> tuple[tuple[int, int], int]:

@@ -109,7 +109,10 @@ class Adaptation(ABC):
     # --- choosing settings --------------------------------------------------------------------------------------------
 
     def summary_counts(self, bag: Bag) -> Ints:
-        """Return whole numbers that are added up over all devices before settings are known; none by default."""
+        """Return whole numbers that are added up over all devices before settings are known; none by default.
+
+        Each is at most the number of examples in the bag.
+        """
         return np.zeros(0, dtype=np.int64)
 
     def settings(self, counts: Ints, columns: int) -> tuple[Setting, ...]:
@@ -174,8 +177,8 @@ class Adaptation(ABC):
     def check_window(self) -> None:
         """Refuse a window that is neither a number of scores nor "full"."""
         window = self.window
-        if window != FULL and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-            raise ValueError(f"window must be a number of pooled scores from 1 on, or {FULL!r}, got {window!r}")
+        if window != FULL and (isinstance(window, bool) or not isinstance(window, int) or window < 2):
+            raise ValueError(f"window must be a number of pooled scores from 2 on, or {FULL!r}, got {window!r}")
 
 
 def _with_candidates(rest: Bag, new: Array, columns: int) -> Any:

@@ -1,0 +1,322 @@
+"""Adapted scores: forms of rows, and wrong use, which is caught in words or does no harm."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec import structs
+
+from conformesh import CalibrationNote, Network, Result, adapt, calibrate, update
+from conformesh.scores.adapt import ADAPTATIONS, Adaptation
+from tests.statistics import assert_coverage, power_against
+
+quiet = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "ignore::conformesh.TooFewScores")
+CLASSES = ("a", "b", "c", "d")
+NEW = np.random.default_rng(1).dirichlet(np.ones(4), 5)
+
+
+def clinic(rng, labels, rows=40):
+    return rng.dirichlet(np.ones(4), rows), rng.choice(labels, rows)
+
+
+def clinics(seed=0):
+    rng = np.random.default_rng(seed)
+    return {"north": clinic(rng, [0, 1]), "south": clinic(rng, [2, 3], 30)}
+
+
+def frame_of(data):
+    columns = {"device": [name for name, (_, labels) in data.items() for _ in labels]}
+    outputs = np.concatenate([outputs for outputs, _ in data.values()])
+    columns |= {name: outputs[:, i] for i, name in enumerate(CLASSES)}
+    return pl.DataFrame(columns | {"label": [CLASSES[y] for _, labels in data.values() for y in labels]})
+
+
+def same_sets(*results, devices=("north", "south")):
+    return all(
+        np.array_equal(results[0].on(name).predict(NEW), other.on(name).predict(NEW))
+        for other in results[1:]
+        for name in devices
+    )
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+@quiet
+def test_every_form_of_rows_gives_the_same_sets():
+    data = clinics()
+    frame = frame_of(data)
+    plain = calibrate(data, adapt="prior", rng=0)
+    renamed = frame.rename({"device": "hospital", "label": "truth"})
+    named = {name: (outputs, np.array(CLASSES)[labels]) for name, (outputs, labels) in data.items()}
+    others = [
+        calibrate(frame, adapt="prior", rng=0),
+        calibrate(frame.to_dict(as_series=False), adapt="prior", rng=0),
+        calibrate(renamed, adapt="prior", columns={"device": "hospital", "label": "truth"}, rng=0),
+        calibrate(renamed, adapt="prior", columns={"device": "hospital"}, labels="truth", rng=0),
+        calibrate(frame.with_columns(age=pl.lit(70)), adapt="prior", classes=CLASSES, rng=0),
+        calibrate(
+            {name: x for name, (x, _) in data.items()},
+            adapt="prior",
+            labels={k: y for k, (_, y) in data.items()},
+            rng=0,
+        ),
+        calibrate(named, adapt=adapt.Prior, classes=CLASSES, rng=0),
+    ]
+    assert same_sets(plain, *others)
+    assert others[0].classes == CLASSES
+    shuffled = pl.DataFrame({name: NEW[:, CLASSES.index(name)] for name in "dcba"})
+    assert others[0].on("north").predict(shuffled, as_names=True) == others[0].on("north").predict(NEW, as_names=True)
+    by_order = calibrate([*data.values()], "cycle", adapt="prior", rng=0)
+    assert np.array_equal(by_order.on(1).predict(NEW), plain.on("south").predict(NEW))
+
+
+@quiet
+def test_frames_of_predictions():
+    rng = np.random.default_rng(2)
+    data = {"a": (rng.normal(size=30), rng.normal(1, 2, 30)), "b": (rng.normal(size=20), rng.normal(0, 1, 20))}
+    frame = pl.DataFrame(
+        {
+            "device": ["a"] * 30 + ["b"] * 20,
+            "prediction": np.concatenate([data["a"][0], data["b"][0]]),
+            "label": np.concatenate([data["a"][1], data["b"][1]]),
+        }
+    )
+    one, other = (calibrate(rows, adapt="scale", rng=0) for rows in (data, frame))
+    new = rng.normal(size=4)
+    assert np.array_equal(one.on("a").predict(new), other.on("a").predict(new))
+    scaled = calibrate(frame.with_columns(scale=pl.lit(2.0)), adapt="scale", rng=0)
+    assert scaled.on("a").predict(np.stack([new, np.full(4, 2.0)], axis=1)).shape == (4, 2)
+
+
+# --- sorted files -----------------------------------------------------------------------------------------------------
+
+
+def sorted_coverage(draws, place=None):
+    """How many of so many new examples are covered, of a device with three rows sorted by label, at alpha = 1/3."""
+    rng, hits = np.random.default_rng(3), 0
+    made, network = adapt.Prior(strength=0.01, temperature=1, window="full"), Network.complete(1)
+    for _ in range(draws):
+        labels, outputs = rng.integers(0, 2, 4), rng.dirichlet([100, 100], 4)
+        order = np.argsort(labels[:3], kind="stable")
+        result = calibrate([(outputs[order], labels[order])], network, "1/3", adapt=made, rng=rng)
+        if place is not None:
+            result = structs.replace(result, adapted=structs.replace(result.adapted, hidden={"0": place}))
+        hits += bool(result.on(0).predict(outputs[3:])[0, labels[3]])
+    return hits
+
+
+@quiet
+def test_sorted_files_keep_the_guarantee():
+    """Hidden rows that are drawn: two thirds are covered, as was asked for. False alarm 10^-6, power .99 against .57.
+
+    With the first row hidden, which has the smallest label, .57 are covered: this is what the draw is for.
+    """
+    draws = 1500
+    assert_coverage(sorted_coverage(draws), draws, 2 / 3)
+    assert power_against(draws, 2 / 3, 0.57) > 0.99
+    with pytest.raises(AssertionError, match=r"covered .*, target"):
+        assert_coverage(sorted_coverage(draws, place=0), draws, 2 / 3)
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+@quiet
+def test_a_file_has_no_rows_and_takes_only_the_same_rows(tmp_path):
+    data = clinics()
+    result = calibrate(data, adapt="prior", rng=0, classes=CLASSES)
+    result.save(tmp_path / "result.json")
+    text = (tmp_path / "result.json").read_text()
+    loaded = Result.load(tmp_path / "result.json")
+    assert loaded.rows == {}
+    assert '"rows"' not in text
+    assert loaded.adapted == result.adapted
+    assert {*loaded.adapted.hidden} == {"north", "south"} == {*loaded.adapted.digests}
+    assert all(0 <= place < len(data[name][1]) for name, place in loaded.adapted.hidden.items())
+    assert loaded.to_json() == result.to_json()
+    for name, rows in data.items():
+        wanted = result.on(name).predict(NEW)
+        frame = frame_of({name: rows})
+        for given in (rows, [rows[0].tolist(), rows[1].tolist()], frame, frame_of(data)):
+            assert np.array_equal(loaded.on(name, given).predict(NEW), wanted)
+    with pytest.raises(
+        ValueError, match=r"holds no rows of device north: give them, on\('north', \(outputs, labels\)\)"
+    ):
+        loaded.on("north")
+    with pytest.raises(ValueError, match="holds no rows of device north"):
+        loaded.predict(NEW, device="north")
+    outputs, labels = data["north"]
+    order = np.random.default_rng(0).permutation(len(labels))
+    changed = outputs.copy()
+    changed[0, :2] = changed[0, 1::-1]
+    for wrong in (
+        (outputs[order], labels[order]),
+        (outputs, 1 - labels),
+        (changed, labels),
+        data["south"],
+        (outputs[:-1], labels[:-1]),
+    ):
+        with pytest.raises(ValueError, match="device north: these are not the rows that it calibrated with"):
+            loaded.on("north", wrong)
+    with pytest.raises(TypeError, match="takes a pair"):
+        loaded.on("north", outputs)
+
+
+@quiet
+def test_groups_of_rows_are_in_the_digest(tmp_path):
+    data, rng = clinics(), np.random.default_rng(4)
+    groups = {name: rng.choice(["F", "M"], len(labels)).tolist() for name, (_, labels) in data.items()}
+    calibrate(data, adapt="prior", rng=0, groups=groups).save(tmp_path / "result.json")
+    loaded = Result.load(tmp_path / "result.json")
+    assert loaded.on("north", data["north"], groups=groups["north"]).predict(NEW, groups=["F"] * 5).shape == (5, 4)
+    for wrong in (None, groups["north"][::-1]):
+        with pytest.raises(ValueError, match="the same outputs, labels and groups"):
+            loaded.on("north", data["north"], groups=wrong)
+
+
+@quiet
+def test_files_that_were_changed_are_refused():
+    whole = calibrate(clinics(), adapt="prior", rng=0).to_dict()
+    assert Result.from_dict(whole).adapted is not None
+
+    def broken(**changes):
+        raw = {**whole, "adapted": {**whole["adapted"], **changes}}
+        return lambda: Result.from_dict(raw)
+
+    wrong = [
+        broken(shared=[99]),
+        broken(shared=[]),
+        broken(losses=[1]),
+        broken(columns=0),
+        broken(hidden={"north": 0}),
+        broken(hidden={"north": -2, "south": 0}),
+        broken(digests={}),
+        broken(weights={}),
+        broken(choices=[["many", 1]]),
+        lambda: Result.from_dict({**whole, "adapted": None}),
+        lambda: Result.from_dict({**whole, "rows": {}}),
+        lambda: Result.from_dict({**whole, "answers": [{**whole["answers"][0], "windows": []}]}),
+    ]
+    for read in wrong:
+        with pytest.raises(ValueError, match=r"adapted|windows|rows|choices"):
+            read()
+
+
+@quiet
+def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
+    result = calibrate(clinics(), adapt="prior", rng=0)
+    with pytest.raises(ValueError, match=r"device 'east' took no part.*must wait for the next calibration"):
+        result.on("east")
+    with pytest.raises(ValueError, match="device 'east' took no part"):
+        result.predict(NEW, device=["north", "south", "east", "north", "north"])
+    with pytest.raises(ValueError, match="say with device="):
+        result.predict(NEW)
+    with pytest.raises(ValueError, match="one for each of 5 rows"):
+        result.predict(NEW, device=["north"])
+    assert np.array_equal(result.predict(NEW, device="north"), result.on("north").predict(NEW))
+    assert result.predict(NEW[:0], device=[]).shape == (0, 4)
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: x, "must have a pair .outputs, labels.*labels are missing"),
+        (lambda x, y: (x, y[:-1]), "device north has 40 rows of outputs but 39 labels"),
+        (lambda x, y: (x, [None, *y[1:]]), "device north: label 0 is missing"),
+        (lambda x, y: (x, np.full(40, np.nan)), "device north: label 0 is missing"),
+        (lambda x, y: (x, y + 3), "labels between 0 and 3"),
+        (lambda x, y: (x * np.nan, y), "cannot use NaN"),
+        (lambda x, y: (x / 2, y), "sum|add up"),
+        (lambda x, y: (np.log(x), y), "probabilities between 0 and 1"),
+        (lambda x, y: (np.full((40, 5), 0.2), y), "as many columns as on other devices"),
+    ],
+)
+def test_rows_that_are_no_labelled_probabilities_are_refused(change, words):
+    data = clinics()
+    with pytest.raises(ValueError, match=words):
+        calibrate({**data, "north": change(*data["north"])}, adapt="prior")
+
+
+@quiet
+def test_arguments_that_do_not_go_together_are_refused():
+    data = clinics()
+    frame = frame_of(data)
+    with pytest.raises(ValueError, match="must have the column 'label'"):
+        calibrate(frame.drop("label"), adapt="prior")
+    with pytest.raises(ValueError, match="device north: label 3 is missing"):
+        calibrate(
+            frame.with_columns(label=pl.when(pl.arange(0, 70) == 3).then(None).otherwise(pl.col("label"))),
+            adapt="prior",
+        )
+    with pytest.raises(ValueError, match="so that score='aps' would not be used"):
+        calibrate(data, adapt="prior", score="aps")
+    with pytest.raises(ValueError, match="did you mean 'prior'"):
+        calibrate(data, adapt="priors")
+    with pytest.raises(TypeError, match="adapt must be a name"):
+        calibrate(data, adapt=5)
+    with pytest.raises(ValueError, match="from 2 on, or 'full', got 1"):
+        adapt.Prior(window=1)
+    result = calibrate(data, adapt="prior")
+    for ask in (lambda: result.thresholds_for("north"), result.threshold_for):
+        with pytest.raises(ValueError, match=r"use on\(device\).predict\(outputs\)"):
+            ask()
+    with pytest.raises(ValueError, match="4 columns, one for each class as in calibration, got 5"):
+        result.on("north").predict(np.full((2, 5), 0.2))
+    with pytest.raises(ValueError, match=r"say which alpha: 0\.1"):
+        result.on("north").predict(NEW, alpha=0.2)
+    with pytest.raises(ValueError, match="groups= is for thresholds by group"):
+        result.on("north").predict(NEW, groups=["a"] * 5)
+    with pytest.raises(ValueError, match=r"on\(\) is for adapted scores"):
+        calibrate({"a": np.arange(30.0)}).on("a")
+
+
+def test_a_class_that_a_device_never_saw_is_noted_once():
+    result = calibrate(clinics(), adapt="prior", rng=0, classes=CLASSES)
+    predictor = result.on("north")
+    with pytest.warns(CalibrationNote, match=r"north has no calibration row of 2 of 4 classes \(c, d\)"):
+        predictor.predict(NEW)
+    predictor.predict(NEW)  # a note would be an error
+
+
+@quiet
+def test_update_keeps_the_adaptation(tmp_path):
+    made = adapt.Prior(strength=(1, 4), window=20)
+    result = calibrate(clinics(), alpha=0.2, adapt=made, classes=CLASSES)
+    result.save(tmp_path / "result.json")
+    for before in (result, Result.load(tmp_path / "result.json")):
+        after = update(before, clinics(5), "cycle", rng=1)
+        assert after.guarantee.adapt == made
+        assert after.classes == CLASSES
+        assert same_sets(after, calibrate(clinics(5), alpha=0.2, adapt=made, rng=1))
+        assert after.adapted.digests != result.adapted.digests
+
+
+@dataclass(frozen=True)
+class OwnScore(Adaptation):
+    """A score of a user's own: 1 - p, less what the device has had of the label."""
+
+    weight: float = 0.1
+    window: object = 16
+    name = "own-score"
+    summary = "1 - p with a bonus for frequent labels"
+
+    def leave_one_out(self, bag, setting):
+        rows = np.arange(len(bag))
+        others = np.bincount(bag.labels, minlength=bag.outputs.shape[1])[bag.labels] - 1
+        return 1 - bag.outputs[rows, bag.labels] - self.weight * others / max(len(bag) - 1, 1)
+
+
+@quiet
+def test_an_adaptation_of_ones_own_predicts_and_is_read_from_files_once_it_is_known(tmp_path, monkeypatch):
+    data = clinics()
+    result = calibrate(data, adapt=OwnScore(0.5), rng=0)
+    result.save(tmp_path / "result.json")
+    with pytest.raises(ValueError, match=r"unknown adaptation 'own-score'.*ADAPTATIONS\['own-score'\]"):
+        Result.load(tmp_path / "result.json")
+    monkeypatch.setitem(ADAPTATIONS, "own-score", OwnScore)
+    loaded = Result.load(tmp_path / "result.json")
+    assert loaded.guarantee.adapt == OwnScore(0.5)
+    assert np.array_equal(loaded.on("north", data["north"]).predict(NEW), result.on("north").predict(NEW))
