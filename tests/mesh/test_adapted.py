@@ -77,6 +77,7 @@ CELLS = {
         {"adapt_options": {"window": "full", "strength": [1, 8]}, "alphas": ("0.1", "0.2"), "mixture": "equal"},
         {"adapt": adapt.Prior(window="full", strength=(1, 8)), "alpha": ["0.1", "0.2"], "mixture": "equal"},
     ),
+    "own": ({"mixture": "own"}, {"adapt": "prior", "mixture": "own"}),
     "even, groups": (
         {"adapt": "even", "groups": ("old", "young"), "group_column": "age"},
         {"adapt": "even", "groups": dict(zip(NAMES, GROUPS, strict=True))},
@@ -427,6 +428,10 @@ def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
         assert metrics['conformesh_coverage_rows{alpha="0.1"}'] == 2 * rows
         # Neighbours hear nothing of it.
         assert share_status(node.status(), 1.0) == before
+        client = Client(str(service.address.path)).evaluate(NEW, truth, alpha=0.1)
+        assert client["batch"] == answer["batch"]
+        expected = asked(service, "GET", "/status")[1]["coverage"][0]
+        assert expected["rows"] == 3 * rows
         for wrong, words in (
             ({}, "'labels' must be a list"),
             ({"labels": []}, "at least one"),
