@@ -30,6 +30,7 @@ from conformesh.kernels.ranks import (
     Alpha,
     Requirement,
     check_alpha,
+    check_mixture_bound,
     check_pac_confidence,
     exact_alpha,
     exact_number,
@@ -59,6 +60,7 @@ def calibrate(
     *,
     columns: Mapping[str, str] | None = None,
     mixture: str | Mapping[Any, Any] = "sizes",
+    mixture_bound: Alpha | None = None,
     rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
     time_uniform: bool = False,
@@ -108,7 +110,12 @@ def calibrate(
     mixture
         Which devices new examples come from: in proportion to their scores (`sizes`), to their scores plus one
         (`paper`), from all alike (`equal`), or with the shares that a dict gives by device name, or a column of the
-        frame. Or `own`: each device is covered by itself, with a threshold of its own.
+        frame. Or `own`: each device is covered by itself, with a threshold of its own; or `any`: one threshold, the
+        largest of these, that covers new examples of every device and so of every mixture. Both need at least
+        1 / alpha - 1 scores of each device, otherwise sets are full.
+    mixture_bound
+        With 2, coverage holds for every mixture whose shares are at most 2 times those of `mixture`; with 1 for this
+        one. The larger the number, the larger the threshold. Each device then tells the others some of its scores.
     rank_rule
         The rule for the required rank: `swap`, `ghost` (one imagined score per device, for the mixture `paper`), or
         `auto`, the proven one that requires less.
@@ -224,7 +231,7 @@ def calibrate(
     )
     guarantee = Guarantee(
         alphas=_levels(alpha, "alpha", check_alpha),
-        **_mixture(mixture, rank_rule, pac_confidence, time_uniform),
+        **_mixture(mixture, rank_rule, pac_confidence, time_uniform, mixture_bound),
         sides=None if symmetric and lower_share is None else _sides(symmetric, lower_share, kind),
         centres=centres,
         weighting=shift,
@@ -542,6 +549,8 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
     if guarantee.loss is not None:
         same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
         return control(data, network, levels, result.method, monotone=True, **{**same, **options})
+    if guarantee.mixture.bound is not None:
+        same["mixture_bound"] = guarantee.mixture.bound
     if guarantee.pac_confidence is not None:
         same |= {"pac_confidence": guarantee.pac_confidence, "time_uniform": guarantee.time_uniform}
         if not {**same, **options}["time_uniform"]:
@@ -589,17 +598,24 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
     return tuple(levels)
 
 
-def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None, time_uniform: bool = False) -> dict[str, Any]:
+def _mixture(
+    mixture: Any,
+    rank_rule: str,
+    pac_confidence: Alpha | None,
+    time_uniform: bool = False,
+    mixture_bound: Alpha | None = None,
+) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
+    bound = None if mixture_bound is None else check_mixture_bound(mixture_bound)
     if not isinstance(time_uniform, bool):
         raise TypeError(f"time_uniform must be True or False, got {time_uniform!r}")
     Requirement(pac_confidence=level, time_uniform=time_uniform)  # refuses time_uniform alone, before mixtures are read
     if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
-        found: dict[str, Any] = {"mixture": Mixture(mixture)}
+        found: dict[str, Any] = {"mixture": Mixture(mixture, bound=bound)}
     else:
         made = make_requirement(mixture, rank_rule)
-        found = {"mixture": Mixture(made.mixture, {**(made.shares or {})})}
+        found = {"mixture": Mixture(made.mixture, {**(made.shares or {})}, bound)}
     return {**found, "rank_rule": rank_rule, "pac_confidence": level, "time_uniform": time_uniform}
 
 
@@ -607,7 +623,8 @@ def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
     """Return the guarantee with the shares that a column of the frame gives."""
     if table.shares is not None:
         made = make_requirement(table.shares)
-        return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
+        found = Mixture(made.mixture, {**(made.shares or {})}, guarantee.mixture.bound)
+        return structs.replace(guarantee, mixture=found)
     if guarantee.mixture.shares is None:
         make_requirement(guarantee.mixture.kind)  # says what is allowed
     return guarantee

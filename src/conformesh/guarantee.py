@@ -27,10 +27,13 @@ class Mixture(Struct, frozen=True, forbid_unknown_fields=True):
         A name of `MIXTURES`.
     shares
         For the kind `given`: how likely a new example comes from each device, up to a common factor.
+    bound
+        Where many mixtures are covered: shares may be up to this many times those that `kind` says; None: these alone.
     """
 
     kind: str = "sizes"
     shares: dict[str, Fraction] | None = None
+    bound: Fraction | None = None
 
 
 class Groups(Struct, frozen=True, forbid_unknown_fields=True):

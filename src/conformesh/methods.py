@@ -23,7 +23,6 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import (
     AUTO,
     DEFAULT_REQUIREMENT,
-    DEVICE_MIXTURES,
     MIXTURES,
     Alpha,
     Requirement,
@@ -40,6 +39,7 @@ from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import convert_option, option_choices
 from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
+from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores.adapt import Even, as_adaptation
 from conformesh.scores.base import Score
@@ -494,10 +494,8 @@ def requirement_of(name: str, asked: Requirement = DEFAULT_REQUIREMENT) -> Requi
             f"method {name!r} keeps the guarantee it was published with (mixture {own.mixture!r}, rank_rule "
             f"{own.rank_rule!r}), and no other; use e-dcp for mixture {asked.mixture!r}, rank_rule {asked.rank_rule!r}"
         )
-    if asked.mixture in DEVICE_MIXTURES and own is None and name != "e-dcp":
-        raise ValueError(
-            f"method {name!r} finds a rank among the scores of all devices; for mixture {asked.mixture!r} use e-dcp"
-        )
+    if own is None and name != "e-dcp" and asked.is_for_unknown_mixtures:
+        raise ValueError(f"method {name!r} counts the scores of all devices together; for {asked} use e-dcp")
     return own or asked
 
 
@@ -691,7 +689,7 @@ def exposure_of_method(
 
 
 def exposure_of_result(
-    result: Result,
+    result: Result | LambdaTests,
     network: Network | None = None,
     *,
     coalition: int | Sequence[Any] = 1,
@@ -708,6 +706,15 @@ def exposure_of_result(
         raise ValueError(
             f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
         )
+    if isinstance(result, LambdaTests):
+        context, aggregate = ExposureContext(K, network), str(result.options.get("aggregate", AUTO))
+        numbers = len(result) * len(result.risks)
+
+        def sums(at: ExposureContext, options: Any) -> list[Disclosure]:
+            return method_exposure.exposure_of_sums(at, aggregate, numbers)
+
+        shown = measure_exposure(result.method, sums, context, None, coalition)
+        return replace(shown, network=result.network or shown.network)
     options: dict[str, Any] = {}
     for name in get_method(result.method).option_names():
         # A result may hold a fact in place of an option, or the name of a user's own matrix: neither is a value.

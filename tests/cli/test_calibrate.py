@@ -40,6 +40,8 @@ CERTIFICATE = {
     "heard",
     "byzantine",
     "noise",
+    "mixture_bound",
+    "short",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 

@@ -133,6 +133,11 @@ def expected(result):
             for name, rank in (("required_rank", one.required_rank), ("counted_rank", one.counted_rank))
         }
         each = [structs.replace(one, **{name: rank[k] for name, rank in ranks.items()}) for k in range(9)]
+        if one.mixture == "own":  # a device speaks of itself
+            each = [
+                structs.replace(own, short={name: n for name, n in one.short.items() if name == NETWORK.ids[k]})
+                for k, own in enumerate(each)
+            ]
         found.append((answer.thresholds.tolist(), each, answer.examples))
     return found
 
@@ -173,6 +178,17 @@ def test_every_cell_is_solved_as_in_the_simulator(cell):
 def test_other_mixtures(cell, mixture):
     data, given = CELLS[cell]
     same(data, mixture=MIXTURES[mixture], **given)
+
+
+@pytest.mark.parametrize("cell", ["levels", "groups", "sides", "groups x sides", "atoms", "max"])
+@pytest.mark.parametrize(
+    "asked",
+    [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": 2}, {"mixture": "equal", "mixture_bound": "1.5"}],
+    ids=str,
+)
+def test_unknown_mixtures(asked, cell):
+    data, given = CELLS[cell]
+    same(data, **asked, **given)
 
 
 @pytest.mark.parametrize("cell", ["levels", "groups", "sides", "groups x sides", "atoms", "max"])

@@ -635,7 +635,13 @@ def solved(table, **more):
     return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
-def tested(**more):
+def on_a_mesh(mode, method="e-dcp", online=False, **more):
+    """Return a check of the configuration of a node."""
+    guarantee = Guarantee(alphas=(Fraction(1, 5),), **more)
+    return lambda: refuse_unproven(guarantee, MethodRun(method, mesh_mode=mode, online=online), 3)
+
+
+def on_a_grid(**more):
     """Return a call that tests a grid of lambdas."""
     losses = [np.zeros((2, 1))] * 3
     return lambda: control(losses, Network.complete(3), monotone=False, pac_confidence=0.9, grid=[1.0], **more)
@@ -649,22 +655,17 @@ def plain(**given):
     return lambda: calibrate([[1.0], [2.0]], "chain", 0.1, **given)
 
 
-def on_a_mesh(mode, **given):
-    guarantee = Guarantee(alphas=(Fraction(1, 10),), **given)
-    return lambda: refuse_unproven(guarantee, MethodRun(mesh_mode=mode), 2)
-
-
 def adapted(**given):
     rows = [([[0.5, 0.5]], [0]), ([[0.9, 0.1]], [1])]
     return lambda: calibrate(rows, "chain", 0.1, **{"adapt": "prior", **given})
 
 
 TRIGGERS = {
-    "non-monotone losses x groups": tested(groups=[["a", "b"]] * 3),
-    "non-monotone losses x weights or centres": tested(weight=[[1.0, 2.0]] * 3, weight_bound=2),
-    "non-monotone losses x ghost": tested(rank_rule="ghost"),
-    "non-monotone losses x methods": tested(method="p-dcp"),
-    "non-monotone losses x faults": tested(faults={"loss": 0.1}),
+    "non-monotone losses x groups": on_a_grid(groups=[["a", "b"]] * 3),
+    "non-monotone losses x weights or centres": on_a_grid(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x ghost": on_a_grid(rank_rule="ghost"),
+    "non-monotone losses x methods": on_a_grid(method="p-dcp"),
+    "non-monotone losses x faults": on_a_grid(faults={"loss": 0.1}),
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(
         Cell("seq", pac=True), random_items(np.random.default_rng(0), [9]), Asked()
@@ -695,11 +696,17 @@ TRIGGERS = {
     "adapt x methods": adapted(method="h-dcp"),
     "adapt with a full window x p-dcp": adapted(method="p-dcp", adapt=Prior(window="full")),
     "adapt x faults": adapted(faults={"loss": 0.1}),
-    "own x methods": plain(method="r-dcp", mixture="own"),
-    "own x rank_rule": plain(mixture="own", rank_rule="swap"),
-    "own x pac_confidence": plain(mixture="own", pac_confidence=0.9),
-    "own x weights, centres or losses": plain(mixture="own", weight=[[1.0], [2.0]], weight_bound=2.0),
-    "own x seq or regression": plain(mixture="own", groups=[["a"], [["a", "b"]]], group_rule="seq"),
+    "adapt x asynchronous mode": on_a_mesh("asynchronous", adapt=Prior()),
+    "adapt x private mesh": on_a_mesh("rounds", "p-dcp", adapt=Prior()),
+    "adapt x online": on_a_mesh("rounds", online=True, adapt=Prior()),
+    "unknown mixtures x methods": plain(method="r-dcp", mixture="own"),
+    "unknown mixtures x rank_rule": plain(mixture="own", rank_rule="swap"),
+    "unknown mixtures x pac_confidence": plain(mixture_bound=2, pac_confidence=0.9),
+    "unknown mixtures x weights, centres or losses": plain(mixture="any", weight=[[1.0], [2.0]], weight_bound=2.0),
+    "unknown mixtures x seq or regression": plain(mixture="own", groups=[["a"], [["a", "b"]]], group_rule="seq"),
+    "unknown mixtures x asynchronous mode or online": on_a_mesh("asynchronous", mixture=Mixture("any")),
+    "mixture_bound x own or any": plain(mixture="any", mixture_bound=2),
+    "adapt x any or mixture_bound": adapted(mixture_bound=2),
     "weights x methods": asked_for(Cell("", "tests", method="q-dcp")),
     "centres x methods": asked_for(Cell(centres=True, method="fcp")),
 }

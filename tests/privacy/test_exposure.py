@@ -10,12 +10,12 @@ import pytest
 from msgspec import structs
 from scipy.special import expit
 
-from conformesh import METHODS, TOPOLOGIES, Network, Result, adapt, calibrate
+from conformesh import METHODS, TOPOLOGIES, Network, Result, adapt, calibrate, control
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import subtree_weights
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
-from conformesh.kernels.ranks import Requirement
+from conformesh.kernels.ranks import LOSS_UNITS, Requirement
 from conformesh.kernels.varints import decode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import (
@@ -44,6 +44,7 @@ from conformesh.protocols.histogram_reports import Report, encode_ends, encode_r
 from conformesh.protocols.p_dcp import GRID_POINTS, PDCP
 from conformesh.protocols.waves import Waves
 from conformesh.scores.adapt import Bag
+from conformesh.scores.losses import losses_in_units
 from tests.peer.devices import drawn_scores, starter
 
 TORUS = Network.torus(5, 4)
@@ -308,6 +309,47 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
         for sender, said in zip(one.senders.tolist(), one.values, strict=True):
             words = said if isinstance(said, bytes) else np.ascontiguousarray(said).tobytes()
             assert words in next(iter(heard[one.round + sizes, sender].values()))
+
+
+# --- tests of lambdas -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregate", ["auto", "flood"])
+def test_tests_of_lambdas_say_sums_of_losses_and_nothing_else(aggregate):
+    """Every number that is said is a sum of losses over a part of the tree; a leaf says its own."""
+    rng = np.random.default_rng(6)
+    losses = [rng.random((rng.integers(5, 20), 3)) for _ in range(20)]
+    ear = Eavesdropper(TORUS, range(20))
+    asked = {"monotone": False, "pac_confidence": 0.9, "grid": [3, 2, 1], "aggregate": aggregate}
+    result = control(losses, TORUS, 0.7, observer=ear, **asked)
+    own = [losses_in_units(each, 1.0, LOSS_UNITS).sum(axis=0) for each in losses]
+    assert [*result.risks["risk"].totals] == sum(own).tolist()
+    found = exposure_of_result(result, TORUS, coalition=["10"])
+    alone = (
+        row_of(found, "the sum of the losses of its items, for each lambda", "the coalition")
+        if (aggregate == "auto")
+        else row_of(found, "the sum of the losses of its items", "everybody")
+    )
+    assert alone.numbers == 3
+    if aggregate == "flood":
+        assert len(alone.devices) == 20
+        return
+    parent, _ = subtree_weights(TORUS, np.ones(20, dtype=np.int64))
+    below = np.array(own)
+    order = sorted(range(20), key=lambda row: -_depth(parent, row))
+    for row in order:
+        if parent[row] >= 0:
+            below[parent[row]] += below[row]
+    said = {tuple(np.ravel(v).tolist()) for one in ear.heard for v in one.values if np.size(v) == 3}
+    assert said <= {tuple(row) for row in below.tolist()}
+    leaves = [row for row in with_neighbours(TORUS, [10]).tolist() if row not in parent and row != 10]
+    assert leaves
+    assert {*leaves} <= {*alone.devices}
+    assert {tuple(own[row].tolist()) for row in leaves} <= said
+
+
+def _depth(parent, row):
+    return 0 if parent[row] < 0 else 1 + _depth(parent, parent[row])
 
 
 # --- adapted scores ---------------------------------------------------------------------------------------------------

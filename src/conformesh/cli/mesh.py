@@ -81,7 +81,9 @@ def mesh() -> None:
         "A file with device and score, or with --adapt of labelled outputs, spread over the folders.",
         type=SOURCE,
     ),
-    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence", "time_uniform", recalibrates=True),
+    options.guarantee_options(
+        "alpha", "mixture", "mixture_bound", "rank_rule", "pac_confidence", "time_uniform", recalibrates=True
+    ),
     options.run_options(
         options.method_option(),
         options.seed_option("Seed of the topology and of the method."),
@@ -181,6 +183,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings of a guarantee and a score, and those of ``--set``."""
     found: dict[str, Any] = {"mixture": requirement.mixture, "rank_rule": requirement.rank_rule}
+    if requirement.mixture_bound is not None:
+        found["mixture_bound"] = str(requirement.mixture_bound)
     if requirement.pac_confidence is not None:
         found["pac_confidence"] = str(requirement.pac_confidence)
     if time_uniform is not None:

@@ -218,6 +218,7 @@ class GuaranteeOptions(NamedTuple):
 
     alpha: tuple[str, ...] = ("0.1",)
     mixture: str | None = None
+    mixture_bound: str | None = None
     rank_rule: str = "auto"
     pac_confidence: str | None = None
     time_uniform: bool | None = None
@@ -235,6 +236,7 @@ class GuaranteeOptions(NamedTuple):
     def keywords(self, scores: str, layout: FileLayout) -> dict[str, Any]:
         """Return what was asked for as keywords of `calibrate` and `control`, besides the level."""
         given: dict[str, Any] = {
+            "mixture_bound": self.mixture_bound,
             "pac_confidence": self.pac_confidence,
             "time_uniform": self.time_uniform,
             "group_rule": self.group_rule,
@@ -293,7 +295,8 @@ class GuaranteeOptions(NamedTuple):
         """Return what the library calls the guarantee."""
         from conformesh.kernels.ranks import make_requirement
 
-        return make_requirement(self.shares(scores, layout), self.rank_rule, self.pac_confidence)
+        shares = self.shares(scores, layout)
+        return make_requirement(shares, self.rank_rule, self.pac_confidence, mixture_bound=self.mixture_bound)
 
 
 def _ratios(pairs: Sequence[str]) -> dict[str, str]:
@@ -323,8 +326,10 @@ def guarantee_options(*wanted: str, levels: bool = False, recalibrates: bool = F
 
     `recalibrates` says that thresholds are computed again whenever scores arrive.
     """
-    from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
+    from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES, POOLED_MIXTURES
 
+    # Other commands are about one mixture.
+    has_unknown = "mixture_bound" in wanted
     every = [
         ListOption(
             "--alpha <float>",
@@ -332,10 +337,16 @@ def guarantee_options(*wanted: str, levels: bool = False, recalibrates: bool = F
             default=["0.1"],
         ),
         Option(
-            f"--mixture {'|'.join(CHOSEN_MIXTURES)}|FILE",
+            f"--mixture {'|'.join(CHOSEN_MIXTURES if has_unknown else POOLED_MIXTURES)}|FILE",
             "The mixture of devices that new examples come from: in proportion to their scores, to their scores "
             "plus one, all devices alike, or with the shares in a file with the columns device and share; by default "
-            f"{CHOSEN_MIXTURES[0]}.",
+            f"{CHOSEN_MIXTURES[0]}."
+            + " Or own: each device by itself, with its own threshold; any: one threshold for every mixture."
+            * has_unknown,
+        ),
+        Option(
+            "--mixture-bound <float>",
+            "Cover every mixture whose shares are at most this many times those of --mixture, such as 2.",
         ),
         Option(
             f"--rank-rule {'|'.join(CHOSEN_RANK_RULES)}",

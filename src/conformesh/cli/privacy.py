@@ -15,9 +15,12 @@ from conformesh.cli.private_runs import (
     explain_private_result,
 )
 from conformesh.cli.results import SavedRun, parse_saved_run, read_json
+from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
 from conformesh.privacy.exposure import Exposure
+from conformesh.results.lambda_tests import LambdaTests
+from conformesh.results.result import Result
 from conformesh.scores.adapt import ADAPTATIONS
 
 _COLUMNS = ("who learns", "what", "about", "numbers")
@@ -94,9 +97,14 @@ def privacy(
         asked = {"method": method, "adapt": adapt, "devices": devices, **options}
         if given := next((name for name, value in asked.items() if value is not None), None):
             raise ValueError(f"--{given.replace('_', '-')} is for a run to come, and {result} is of one that was made")
-        saved = parse_saved_run(*read_json(result))
-        private = explain_private_result(saved, [exact_alpha(level) for level in alpha])
-        found = _of_result(saved, who, network, seed)
+        raw, name = read_json(result)
+        if isinstance(raw, dict) and raw.get("format") == LambdaTests.__struct_config__.tag:
+            tests = LambdaTests.from_dict(raw, name)
+            found = exposure_of_result(tests, _map_of(tests, tests.devices, network, seed), coalition=who)
+        else:
+            saved = parse_saved_run(raw, name)
+            private = explain_private_result(saved, [exact_alpha(level) for level in alpha])
+            found = _of_result(saved, who, network, seed)
     else:
         if method is None:
             raise ValueError(f"say with --method what is to run: {', '.join(METHODS)}")
@@ -121,6 +129,14 @@ def _coalition(text: str) -> int | list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _map_of(result: Result | LambdaTests, devices: int, network: NetworkOptions, seed: int) -> Network | None:
+    """Return the map of a run that was made, where it was named."""
+    if network == NetworkOptions():
+        return None
+    built = network.build(None if network.file else devices, seed)
+    return built.relabelled(result.device_ids) if network.file is None and devices == result.devices else built
+
+
 def _of_result(saved: SavedRun, who: int | list[str], network: NetworkOptions, seed: int) -> Exposure:
     """Say what a run revealed whose result was saved, with its map where that was named."""
     one = saved.result
@@ -128,11 +144,7 @@ def _of_result(saved: SavedRun, who: int | list[str], network: NetworkOptions, s
         console.print_note(
             f"{saved.name} has several thresholds of one run: what is said of counts and scores is of each"
         )
-    built = None
-    if network != NetworkOptions():
-        built = network.build(None if network.file else saved.devices, seed)
-        if network.file is None and saved.devices == one.devices:
-            built = built.relabelled(one.device_ids)
+    built = _map_of(one, saved.devices, network, seed)
     return exposure_of_result(one, built, coalition=who, devices=saved.devices)
 
 

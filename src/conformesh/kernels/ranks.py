@@ -45,7 +45,7 @@ _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
 
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
-GIVEN, OWN = "given", "own"
+GIVEN, OWN, ANY = "given", "own", "any"
 MIXTURES: dict[str, str] = {
     "sizes": "a new example comes from a device in proportion to its scores",
     "paper": "a new example comes from device k with probability (n_k + 1) / (n + K)",
@@ -53,12 +53,14 @@ MIXTURES: dict[str, str] = {
     GIVEN: "a new example comes from a device with the share that was given for it",
     "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
     OWN: "a new example comes from the device itself, whichever that is",
+    ANY: "a new example comes from any device, however often from which",
 }
 RANK_RULES: dict[str, str] = {
     "swap": "the swap rank",
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
     "binomial": "a binomial tail",
+    "bounded": "the swap rank of every mixture that the bound allows",
     "time-uniform": "a mixture of likelihood ratios",
     "hidden": "one hidden example of each device, whose place the new one takes",
     "seq": "the swap rank of groups in a public order, each after those before it",
@@ -71,7 +73,7 @@ GROUP_RULES: dict[str, str] = {  # where groups overlap: what holds for a point 
     "regression": "quantile regression over the groups: thresholds that add up over them",
 }
 POOLED_MIXTURES = ("sizes", "paper", "equal")  # that users may name; they may also give shares by device
-DEVICE_MIXTURES = (OWN,)  # for which every device is covered by itself: a rank among its own scores, not a mixture's
+DEVICE_MIXTURES = (OWN, ANY)  # for which every device is covered by itself, by a rank among its own scores
 CHOSEN_MIXTURES = (*POOLED_MIXTURES, *DEVICE_MIXTURES)
 CHOSEN_RANK_RULES = (AUTO, "swap", "ghost")  # that users may name
 # The largest sum of all weights. Float64 holds every integer up to 2^53, so sums are exact in whichever order they are
@@ -189,6 +191,28 @@ def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
     # Up: a count is whole, and one score fewer could cover less than 1 - alpha. With one device n + 1 instead of n: the
     # new score is as likely to have any of the n + 1 ranks among the calibration scores and itself.
     return math.ceil((1 - exact_alpha(alpha)) * (int(n) + int(devices)))
+
+
+def scores_needed(alpha: Fraction) -> int:
+    """Return the smallest number of scores of one device with which its threshold is finite.
+
+    >>> scores_needed(Fraction(1, 10))
+    9
+    """
+    return math.ceil(1 / alpha) - 1
+
+
+def kept_anyway(n: int, alpha: Fraction) -> Fraction:
+    """Return how likely a label that none of a device's n examples has must be in its set, by any rule.
+
+    That is for a rule that covers this device with probability 1 - alpha, whatever its distribution, and for examples
+    that all have one other label (docs/guarantees.md). From n = 4 on it is 0 for alpha = 0.1.
+
+    >>> [float(round(kept_anyway(n, Fraction(1, 10)), 3)) for n in range(5)]
+    [0.9, 0.6, 0.325, 0.052, 0.0]
+    """
+    # e (1 - e)^n is largest at e = 1 / (n + 1).
+    return max(Fraction(0), 1 - alpha * Fraction((n + 1) ** (n + 1), n**n))
 
 
 def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> float:
@@ -311,6 +335,9 @@ class Requirement:
         proportion to their shares.
     hides_example
         Whether each device hides one of its examples, whose place the new one takes (adapted scores): no slack then.
+    mixture_bound
+        The guarantee holds for every mixture whose shares are at most this many times those of `mixture`; None: for
+        that one.
     """
 
     mixture: str = "sizes"
@@ -324,6 +351,7 @@ class Requirement:
     pac_problems: int = 0
     time_uniform: bool = False
     hides_example: bool = False
+    mixture_bound: Fraction | None = None
 
     def __post_init__(self) -> None:
         if self.time_uniform and self.pac_confidence is None:
@@ -344,7 +372,14 @@ class Requirement:
     def __str__(self) -> str:
         """Say in a few words what is required; shares by device stand elsewhere."""
         sure = "" if self.pac_confidence is None else f", pac_confidence {float(self.pac_confidence):g}"
-        return f"mixture {self.mixture}, rank_rule {self.rank_rule}{sure}{' at all looks' * self.time_uniform}"
+        bound = "" if self.mixture_bound is None else f", mixture_bound {float(self.mixture_bound):g}"
+        always = " at all looks" * self.time_uniform
+        return f"mixture {self.mixture}{bound}, rank_rule {self.rank_rule}{sure}{always}"
+
+    @property
+    def is_for_unknown_mixtures(self) -> bool:
+        """Whether the guarantee holds for more mixtures of devices than one."""
+        return self.mixture in DEVICE_MIXTURES or self.mixture_bound is not None
 
     @property
     def has_equal_weights(self) -> bool:
@@ -384,6 +419,8 @@ class Requirement:
         # lost is added to the required rank.
         round_up = self.loss_unit > 0 and not self.is_weighted
         swap = _swap(kinds, places, counts, LARGEST_SUM // self.largest_factor, round_up)
+        if self.mixture_bound is not None:  # devices count their scores alike; `BoundedMixtures` weighs them
+            return replace(swap, rule="bounded", weights=None, rounded=False)
         if self.hides_example:
             # Counts of the examples, the new one among them, need no room for an exchange. A device without examples
             # has full sets, which miss nothing: no part of alpha is put aside for it, unless all devices are such.
@@ -447,6 +484,78 @@ class Requirement:
 
 
 DEFAULT_REQUIREMENT = Requirement()
+
+
+class BoundedMixtures:
+    r"""All mixtures whose shares are at most a bound times given ones, of one column and level.
+
+    A threshold with :math:`c_k` scores at or below it, of the :math:`m_k` scores that device k has in the column (a
+    group) and its :math:`n_k` examples, covers all of them if
+
+    .. math:: \min_w \sum_k w_k (c_k - (1 - \alpha) m_k) / n_k \ge \max_k \min(1, c \pi_k) / n_k
+
+    over all shares :math:`0 \le w_k \le c \pi_k` that add up to 1. The minimum gives the devices with the smallest
+    terms as much as they may have. All in whole numbers. A device without examples counts as missed.
+    """
+
+    def __init__(
+        self, bound: Fraction, shares: Sequence[Fraction], sizes: Sequence[int], items: Sequence[int], alpha: Fraction
+    ) -> None:
+        self.alpha, self.sizes = alpha, [*sizes]
+        whole = sum(shares, Fraction(0))
+        caps = [min(Fraction(1), bound * share / whole) if whole else Fraction(0) for share in shares]
+        # Shares are in units of 1 / parts, and terms in units of 1 / (q multiple), where alpha = p / q.
+        self._parts = math.lcm(*(cap.denominator for cap in caps))
+        self._multiple = math.lcm(*(n for n in items if n))
+        self._caps = [int(cap * self._parts) for cap in caps]
+        self._scale = [self._multiple // n if n else 0 for n in items]
+        self._of_part = any(m != n for m, n in zip(sizes, items, strict=True))
+        self._slack = max((cap / n for cap, n in zip(caps, items, strict=True) if n), default=Fraction(0))
+        self._needed = self._slack * self._parts * self._multiple * alpha.denominator
+
+    def counts_device(self, row: int) -> bool:
+        """Return whether new examples may come from a device."""
+        return self._caps[row] > 0
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether some score is large enough: all scores together are."""
+        return self._slack > 0 and self.is_reached(self.sizes)
+
+    def is_reached(self, counts: Sequence[int]) -> bool:
+        """Return whether a threshold with so many scores of each device at or below it covers every mixture."""
+        return self._smallest(counts) >= self._needed
+
+    def _smallest(self, counts: Sequence[int]) -> int:
+        """Return the minimum in units of 1 / (parts q multiple)."""
+        p, q = self.alpha.numerator, self.alpha.denominator
+        absent = (p - q) * self._multiple
+        terms = [
+            (count * q - (q - p) * size) * scale if scale else absent
+            for count, size, scale in zip(counts, self.sizes, self._scale, strict=True)
+        ]
+        total, left = 0, self._parts
+        for term, cap in sorted(zip(terms, self._caps, strict=True)):
+            share = min(cap, left)
+            total += share * term
+            left -= share
+        return total
+
+    @property
+    def unit(self) -> int:
+        """What all scores weigh together in certificates: ranks are whole numbers then, unless they were too large."""
+        exact = self._parts * self._multiple * (self.alpha.denominator if self._of_part else 1)
+        return min(exact, LARGEST_SUM)
+
+    @property
+    def required(self) -> Fraction:
+        """Which part of the scores must lie at or below the threshold in the worst of the mixtures."""
+        return 1 - self.alpha + self._slack if self._slack else Fraction(2)  # without a score nothing is enough
+
+    def covered(self, counts: Sequence[int]) -> Fraction:
+        """Return which part of the scores lies at or below a threshold in the worst of the mixtures."""
+        unit = self._parts * self._multiple * self.alpha.denominator
+        return 1 - self.alpha + Fraction(self._smallest(counts), unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -629,12 +738,16 @@ def make_requirement(
     known: Sequence[str] = CHOSEN_MIXTURES,
     *,
     time_uniform: bool = False,
+    mixture_bound: Alpha | None = None,
 ) -> Requirement:
     """Return the requirement of plain coverage: a mixture by name or as shares by device, a rule, pac_confidence.
 
-    `known` are the mixtures that may be named.
+    `known` are the mixtures that may be named, `mixture_bound` how far shares may differ from it.
     """
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
+    if mixture_bound is not None:
+        asked = make_requirement(mixture, rank_rule, pac_confidence, known, time_uniform=time_uniform)
+        return replace(asked, mixture_bound=check_mixture_bound(mixture_bound))
     if isinstance(mixture, str):
         if mixture not in known:
             raise ValueError(unknown_name("mixture", mixture, known))
@@ -655,12 +768,21 @@ def make_requirement(
     return Requirement(GIVEN, rank_rule, shares, pac_confidence=level, time_uniform=time_uniform)
 
 
+def check_mixture_bound(given: Alpha) -> Fraction:
+    """Return by which factor shares of devices may be larger, as the decimal the user wrote; at least 1."""
+    words = f"mixture_bound must be a number of at least 1, by which factor shares may be larger, got {given!r}"
+    bound = exact_number(given, words)
+    if bound < 1:
+        raise ValueError(words)
+    return bound
+
+
 def split_requirement(
     options: Mapping[str, Any], otherwise: Requirement = DEFAULT_REQUIREMENT
 ) -> tuple[Requirement, dict[str, Any]]:
     """Take `mixture` and `rank_rule` out of the options of a method; return the requirement, and the other options."""
     rest = {**options}
-    asked = {name: rest.pop(name) for name in ("mixture", "rank_rule") if name in rest}
+    asked = {name: rest.pop(name) for name in ("mixture", "rank_rule", "mixture_bound") if name in rest}
     return make_requirement(**asked) if asked else otherwise, rest
 
 

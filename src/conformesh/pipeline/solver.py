@@ -164,11 +164,15 @@ def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
 
 
 def _adapts_with(guarantee: Guarantee, *others: Any) -> bool:
-    return guarantee.adapt is not None and any(other is not None for other in others)
+    return guarantee.adapt is not None and _any_given(*others)
 
 
-def _is_by_device(guarantee: Guarantee) -> bool:
-    return guarantee.mixture.kind in DEVICE_MIXTURES
+def _any_given(*given: Any) -> bool:
+    return any(one is not None for one in given)
+
+
+def _has_unknown_mixture(guarantee: Guarantee) -> bool:
+    return guarantee.mixture.kind in DEVICE_MIXTURES or guarantee.mixture.bound is not None
 
 
 _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for each group
@@ -405,49 +409,65 @@ REFUSALS: tuple[_Refusal, ...] = (
         "use mode 'rounds', or leave adapt out",
     ),
     _Refusal(
-        "adapt x private mesh",
-        lambda g, r, k: g.adapt is not None and r.mesh_mode is not None and get_method(r.method).private,
-        "a private mesh counts every score of an epoch once, and adapted scores of all rows change with each new row",
-        "use method 'e-dcp', or leave adapt out",
-    ),
-    _Refusal(
         "adapt x online",
         lambda g, r, k: g.adapt is not None and r.online,
         "online learning moves one threshold, and adapted scores have a limit of their own for every label",
         "leave [online] out, or adapt",
     ),
     _Refusal(
-        "own x methods",
-        lambda g, r, k: _is_by_device(g) and r.method not in ("e-dcp", "local"),
-        "each device is covered by itself with a rank among its own scores, and this method looks for a rank among "
-        "those of all devices",
-        "use method 'e-dcp', or leave mixture out",
+        "unknown mixtures x methods",
+        lambda g, r, k: _has_unknown_mixture(g) and r.method not in ("e-dcp", "local"),
+        "a guarantee for mixtures that are not known needs ranks among the scores of each device, and this method "
+        "counts the scores of all devices together",
+        "use method 'e-dcp', or a mixture by name or by shares without mixture_bound",
     ),
     _Refusal(
-        "own x rank_rule",
-        lambda g, r, k: _is_by_device(g) and r.method != "local" and g.rank_rule != AUTO,
-        "each device by itself has the rank of ordinary split conformal prediction, ceil((1 - alpha)(n_k + 1)), which "
-        "no other rule improves",
+        "unknown mixtures x rank_rule",
+        lambda g, r, k: _has_unknown_mixture(g) and g.rank_rule != AUTO,
+        "with mixture 'own' or 'any' each device has the rank of ordinary split conformal prediction, and with "
+        "mixture_bound the swap rank of each mixture is the only one that is proven",
         "leave rank_rule out",
     ),
     _Refusal(
-        "own x pac_confidence",
-        lambda g, r, k: _is_by_device(g) and g.pac_confidence is not None,
-        "the guarantee of each device is an average over draws of its scores, and pac_confidence is proven for the "
-        "pooled scores of a mixture",
+        "unknown mixtures x pac_confidence",
+        lambda g, r, k: _has_unknown_mixture(g) and g.pac_confidence is not None,
+        "pac_confidence (over the draw of the scores) is proven for the pooled scores of one mixture, and the "
+        "guarantee for each device, or for many mixtures, is an average over draws of the scores",
         "leave pac_confidence out, or calibrate each device on its own",
     ),
     _Refusal(
-        "own x weights, centres or losses",
-        lambda g, r, k: _is_by_device(g) and (g.weighting or g.centres or g.loss) is not None,
-        "each device counts its own scores, all alike, and a shift, a centre or a loss gives each of them a weight",
-        "calibrate each device on its own, as a network of one device",
+        "unknown mixtures x weights, centres or losses",
+        lambda g, r, k: _has_unknown_mixture(g) and _any_given(g.weighting, g.centres, g.loss),
+        "a guarantee for mixtures that are not known is proven for scores that a device counts alike, and a shift, a "
+        "centre or a loss gives each of them a weight",
+        "use a mixture by name or by shares, or calibrate each device on its own as a network of one device",
     ),
     _Refusal(
-        "own x seq or regression",
-        lambda g, r, k: _is_by_device(g) and r.group_rule in _STRATEGIES,
-        "group rules seq and regression find thresholds that all devices share",
+        "unknown mixtures x seq or regression",
+        lambda g, r, k: _has_unknown_mixture(g) and r.group_rule in _STRATEGIES,
+        "group rules seq and regression are proven for one mixture of devices",
         "use group_rule='atoms' or 'max'",
+    ),
+    _Refusal(
+        "unknown mixtures x asynchronous mode or online",
+        lambda g, r, k: _has_unknown_mixture(g) and (r.mesh_mode == "asynchronous" or r.online),
+        "in asynchronous mode a result may be about the devices that have reported so far, and online learning moves "
+        "one threshold for all: a guarantee for mixtures that are not known is about each device",
+        "use mode 'rounds' without [online], or a mixture by name or by shares without mixture_bound",
+    ),
+    _Refusal(
+        "mixture_bound x own or any",
+        lambda g, r, k: g.mixture.bound is not None and g.mixture.kind in DEVICE_MIXTURES,
+        "mixture_bound says how far shares may be from those of a mixture, and mixture 'own' or 'any' names no shares: "
+        "each device is covered by itself, and so is every mixture of devices",
+        "leave mixture_bound out, or name a mixture such as 'sizes'",
+    ),
+    _Refusal(
+        "adapt x any or mixture_bound",
+        lambda g, r, k: g.adapt is not None and _has_unknown_mixture(g) and g.mixture.kind != OWN,
+        "with adapted scores each device counts its own examples with the new one among them, and a guarantee for many "
+        "mixtures is proven for one threshold that all devices share",
+        "use mixture='own', which covers each device by itself and so every mixture of them",
     ),
     _Refusal(
         "weights x methods",
@@ -590,6 +610,7 @@ def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[
         guarantee.rank_rule,
         guarantee.mixture.shares,
         pac_confidence=guarantee.pac_confidence,
+        mixture_bound=guarantee.mixture.bound,
         time_uniform=guarantee.time_uniform,
     )
     kept = requirement_of(method, asked)

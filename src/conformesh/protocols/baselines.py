@@ -13,20 +13,18 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.quantile_average import agree_on_s0
 from conformesh.protocols.spectrum_estimation import estimate_spectrum
+from conformesh.protocols.unknown_mixtures import own_thresholds
 from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few_certificate
 
 _EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
-_OWN_DATA = "each device covers test points from its own distribution only"
 
 
 @dataclass(frozen=True)
@@ -77,31 +75,8 @@ def local(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: LocalOptions
 ) -> Protocol[Answers]:
     """Calibrate every device alone; a device with few scores ends at +inf."""
-    mine = block.sizes[block.rows]
-    ranks = np.array([[[conformal_rank(int(n), a) for a in alphas] for n in device] for device in mine], dtype=np.int64)
-    thresholds = samples.at_rank(ranks)
-    counts = _counts_at(samples, thresholds)
-    certificates = [
-        [
-            Certificate(
-                "counted", tuple(ranks[:, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=_OWN_DATA
-            )
-            for a in range(len(alphas))
-        ]
-        for t in range(block.trials)
-    ]
     yield from ()  # a protocol that never asks is still a generator
-    return Answers(thresholds, certificates)
-
-
-def _counts_at(samples: WeightedScores, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Count each device's own scores at or below its own thresholds, (devices, trials, alphas)."""
-    counts = np.zeros(thresholds.shape, dtype=np.int64)
-    for device, trial, a in np.ndindex(*thresholds.shape):
-        counts[device, trial, a] = np.searchsorted(
-            samples.segment(device, trial), thresholds[device, trial, a], "right"
-        )
-    return counts
+    return own_thresholds(block, samples)
 
 
 @dataclass(frozen=True)

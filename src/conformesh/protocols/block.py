@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, Demand, Requirement
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, SHARE_BY_SIZE, BoundedMixtures, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate, Cost
 from conformesh.results.window import Window
@@ -185,6 +185,18 @@ class Block:
                 known[key] = self.requirement.demand(sizes, self.alphas, shares=shares)
         return [known[sizes.tobytes()] for sizes in held.T]
 
+    def bounded_mixtures(self, trial: int, alpha: Fraction) -> BoundedMixtures:
+        """Return the mixtures that a trial must cover at a level, where their shares have a bound."""
+        requirement = self.requirement
+        assert requirement.mixture_bound is not None
+        items = (self.sizes if self.items is None else self.items)[:, trial].tolist()
+        shares = requirement.shares
+        if shares is None:
+            each = [Fraction(SHARE_BY_SIZE[requirement.mixture](n)) for n in items]
+        else:
+            each = [shares[name] for name in self.network.ids]
+        return BoundedMixtures(requirement.mixture_bound, each, self.sizes[:, trial].tolist(), items, alpha)
+
     def weighed(self, samples: WeightedScores) -> WeightedScores:
         """Return the local scores with the weights that the requirement gives them, whole numbers."""
         demands = self.demands
@@ -299,6 +311,7 @@ def with_guarantee(
         mixture=requirement.mixture,
         rule=demand.rule_at(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
+        mixture_bound=requirement.mixture_bound,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
         time_uniform=requirement.time_uniform,
         assumption=" and ".join(filter(None, [certificate.assumption, _ARRIVAL * requirement.time_uniform])),
@@ -405,5 +418,6 @@ def _merge_certificates(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Cer
             return tuple(merge_rows(blocks, [*map(np.array, ranks)]).tolist())
         return None if None in ranks else min(ranks)
 
+    short = {name: n for part in parts for name, n in part.short.items()}
     least = max(parts, key=lambda part: ([*CERTIFICATE_KINDS].index(part.kind), part.epsilon or 0.0))
-    return structs.replace(least, required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))
+    return structs.replace(least, required_rank=whole("required_rank"), counted_rank=whole("counted_rank"), short=short)

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.kernels.ranks import AUTO, OWN
+from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import (
     AGGREGATORS,
@@ -58,7 +58,6 @@ from conformesh.protocols.aggregate import (
     rank_aggregators,
     sort_by_price,
 )
-from conformesh.protocols.baselines import LocalOptions, local
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import GatheringProtocol, Protocol
@@ -66,6 +65,7 @@ from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.score_windows import windows_of
 from conformesh.protocols.top_k import can_flood, search_by_flooding
+from conformesh.protocols.unknown_mixtures import thresholds_for_unknown_mixtures
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
 from conformesh.results.certificate import Certificate, too_few_certificate
 
@@ -162,8 +162,13 @@ def e_dcp(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP
 ) -> GatheringProtocol[Answers]:
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
-    if block.requirement.mixture == OWN:
-        return (yield from local(block, samples, alphas, LocalOptions()))
+    if block.requirement.is_for_unknown_mixtures:
+        if options.entries:
+            raise ValueError(
+                f"e-dcp keeps the guarantee {block.requirement} in rounds only: the devices that have reported are no "
+                "sample of a mixture that is not known; use mode rounds"
+            )
+        return (yield from thresholds_for_unknown_mixtures(block, samples))
     if not options.entries:
         return (yield from e_dcp_in_rounds(block, samples, options))
     from conformesh.protocols.e_dcp_entries import search_by_entries  # loaded only where it is used

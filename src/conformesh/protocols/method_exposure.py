@@ -334,6 +334,17 @@ def exposure_of_p_dcp(where: ExposureContext, options: PDCP) -> list[Disclosure]
     return [*rows, *_known_to_coalition(where, counts.replace("all scores", "its scores"), None, alone)]
 
 
+# --- tests of lambdas -------------------------------------------------------------------------------------------------
+
+
+def exposure_of_sums(where: ExposureContext, aggregate: str, numbers: int) -> list[Disclosure]:
+    """Say what `control(..., monotone=False)` reveals: one sum of losses for each lambda and risk, and nothing else."""
+    what = "the sum of the losses of its items, for each lambda"
+    own = _flooded(where, what, numbers) if aggregate == "flood" else _tree_sum(where, what, numbers, total=True)
+    total = Disclosure("everybody", "the sum of the losses of all items, for each lambda", ALL, numbers)
+    return [KNOWS_SIZE, *own, total]
+
+
 # --- adapted scores ---------------------------------------------------------------------------------------------------
 
 

@@ -123,6 +123,10 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         Up to how many devices may have said anything whatever: the promise is then about the others.
     noise
         Where totals had noise: how much, whom it hides, and what it costs.
+    mixture_bound
+        Where the promise holds for many mixtures: their shares are at most this many times those of `mixture`.
+    short
+        Where every device is covered by itself: the devices that have too few scores for that, and how many they have.
     """
 
     kind: CertificateKind
@@ -143,6 +147,8 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     heard: tuple[str, ...] = ()
     byzantine: Count | None = None
     noise: Noise | None = None
+    mixture_bound: Fraction | None = None
+    short: dict[str, Count] = {}
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "epsilon_T", "epsilon_bias"):
@@ -151,6 +157,8 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
+        if self.short:
+            return True
         have = n if self.weight is None else self.weight
         return isinstance(self.required_rank, int) and self.required_rank > have
 
@@ -203,8 +211,11 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     def _mixture_in_words(self) -> str:
         """Whom the guarantee is about. Scores beyond a cap do not count, so a device weighs by those that do."""
         capped = self.noise is not None and self.noise.cap is not None and self.mixture == "sizes"
+        bound = (
+            "" if self.mixture_bound is None else f", or with shares up to {float(self.mixture_bound):g} times these"
+        )
         return MIXTURES[self.mixture] + (
-            f", of which at most {self.noise.cap:,} count" if capped and self.noise else ""
+            f", of which at most {self.noise.cap:,} count" if capped and self.noise else bound
         )
 
     @property

@@ -205,10 +205,12 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
             return f"none: {self.failure}"
         each = " and ".join(f"{self._what(name)} is at most {float(risk.level):g}" for name, risk in self.risks.items())
         many = int(self.certified.sum())
+        about = MIXTURES[self.mixture.kind].replace("scores", "items")
+        about = MIXTURES[self.mixture.kind].replace("scores", "items")
         whole = f"all {many} certified lambdas at once" if many > 1 else "the one certified lambda"
         return (
             f"counted: with probability at least {float(self.pac_confidence):g} over the calibration data, {each} for "
-            f"{whole}; {MIXTURES[self.mixture.kind]}, and items are independent; Hoeffding-Bentkus p-values of exact "
+            f"{whole}; {about}, and items are independent; Hoeffding-Bentkus p-values of exact "
             f"sums, {self.testing} testing of {pluralize(len(self), 'lambda')} that were fixed in advance"
         )
 

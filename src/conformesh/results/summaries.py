@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformesh.common.quantities import format_bits, format_count, pluralize
-from conformesh.kernels.ranks import GROUP_RULES
+from conformesh.kernels.ranks import ANY, GROUP_RULES, kept_anyway, scores_needed
 from conformesh.kernels.time_uniform import least_scores, scores_per_step
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate
 from conformesh.results.encoding import align_columns
@@ -57,6 +57,8 @@ def shortage_warning(result: Result) -> str:
     short = [answer for answer in result.answers if answer.is_short]
     if not short:
         return ""
+    if any(answer.certificate.short for answer in short):
+        return _short_devices(result, short)
     if result.guarantee.loss is not None and len(result.answers) == len(result.alphas):
         return "; ".join(_short_risk(result, answer) for answer in short[:_SHORT])
     if len(result.answers) == 1 and not short[0].part and isinstance(short[0].certificate.required_rank, int):
@@ -70,6 +72,36 @@ def shortage_warning(result: Result) -> str:
         )
     named = [_short_name(result, answer) for answer in short[:_SHORT]]
     return f"too few scores, so that the {result.what} is +inf: {'; '.join(named)}{', ...' if short[_SHORT:] else ''}"
+
+
+def _short_devices(result: Result, short: Sequence[Answer]) -> str:
+    """Return which devices have too few scores to be covered by themselves, and what to do."""
+    lists, is_single = [], len(result.answers) == 1
+    for answer in short[:_SHORT]:
+        level, few = result.rank_level(answer), answer.certificate.short
+        names = ", ".join(f"device {name} has {n}" for name, n in [*few.items()][:_SHORT])
+        more = ", ..." if len(few) > _SHORT else ""
+        where = f"alpha={float(level):g}" if is_single else _short_name(result, answer)
+        lists.append(f"{where} needs {scores_needed(level)}, and {names}{more}{_impossible(result, few, level)}")
+    whose = "the threshold of all devices" if short[0].certificate.mixture == ANY else "the threshold of such a device"
+    return (
+        "to be covered by itself a device needs at least ceil(1 / alpha) - 1 scores: "
+        f"{'; '.join(lists)}{', ...' if short[_SHORT:] else ''}; {whose} is +inf, where every prediction set holds all "
+        "labels; use more scores, a larger alpha, or mixture='sizes', which covers new examples of all devices together"
+    )
+
+
+def _impossible(result: Result, few: dict[str, int], level: Fraction) -> str:
+    """Return that no rule has useful sets with so few examples; empty where the bound on rules says nothing."""
+    kind = result.guarantee.adapt or result.score
+    n = min((n for n in few.values() if n), default=0)
+    chance = kept_anyway(n, level)
+    if not n or not chance or kind is None or kind.task != "classification":
+        return ""
+    return (
+        f" (after {pluralize(n, 'example')}, all with one label, every rule with this guarantee must keep each other "
+        f"label with probability at least {float(chance):.3g})"
+    )
 
 
 def _short_look(result: Result, answer: Answer) -> str:

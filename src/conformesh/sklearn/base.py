@@ -70,6 +70,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     method: str
     network: Any
     mixture: Any
+    mixture_bound: Any
     rank_rule: str
     pac_confidence: Any
     time_uniform: bool
@@ -276,7 +277,11 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 raise TypeError(f"{name}: options: {key!r} belongs to rows; give it to calibrate(X, y, ...)")
         # All of it is kept, so that another level is found in the same way even if parameters have changed since.
         asked |= {"method": self.method, "mixture": self.mixture, "rank_rule": self.rank_rule}
-        given = {"pac_confidence": self.pac_confidence, "time_uniform": self.time_uniform}
+        given = {
+            "mixture_bound": self.mixture_bound,
+            "pac_confidence": self.pac_confidence,
+            "time_uniform": self.time_uniform,
+        }
         return asked | {name: value for name, value in given.items() if value not in (None, False)}
 
     def _fitted_result(self, who: str) -> Result:

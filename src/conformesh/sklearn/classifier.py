@@ -16,7 +16,7 @@ from conformesh.api import calibrate, control
 from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
-from conformesh.results.evaluation import Evaluation, RiskEvaluation
+from conformesh.results.evaluation import Coverage, Evaluation, RiskEvaluation
 from conformesh.results.result import Result, class_indices
 from conformesh.scores import Score
 from conformesh.scores.adapt import Adaptation, Even, Prior
@@ -66,10 +66,10 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         Who talks to whom, where `calibrate` is not told: a `Network`, a NetworkX graph or the name of a topology. None:
         a torus, or a cycle where the number of devices has no two factors. With the method `e-dcp` it decides what
         agreeing costs, never the threshold.
-    mixture, rank_rule, pac_confidence, time_uniform
-        Which devices new rows come from, how many scores must be covered, whether coverage holds for this draw of the
-        calibration rows with some probability, and whether it does so however often `calibrate` is called while rows
-        arrive; as in `conformesh.calibrate`.
+    mixture, mixture_bound, rank_rule, pac_confidence, time_uniform
+        Which devices new rows come from, by how much that may differ, how many scores must be covered, whether coverage
+        holds for this draw of the calibration rows with some probability, and whether it does so however often
+        `calibrate` is called while rows arrive; as in `conformesh.calibrate`.
     adapt
         Scores that learn from a device's own rows: "prior", which learns which classes a device has, or an object such
         as ``conformesh.adapt.Prior(strength=10)``. `predict_set` then needs `devices`. A model that `fit` trains tells
@@ -128,6 +128,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         method: str = "e-dcp",
         network: Any = None,
         mixture: Any = "sizes",
+        mixture_bound: Alpha | None = None,
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
         time_uniform: bool = False,
@@ -147,6 +148,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self.method = method
         self.network = network
         self.mixture = mixture
+        self.mixture_bound = mixture_bound
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
         self.time_uniform = time_uniform
@@ -214,7 +216,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
             Return the classes of each set instead, a tuple for each row.
         devices
             The device of every row, or the column that names it, for methods that end with a threshold per device
-            (`local`, `q-dcp`). By default the threshold that is valid on every device.
+            (`local`, `q-dcp`), or mixture "own". By default the threshold that is valid on every device.
         groups
             The groups of every row, or the column that names them, where `calibrate` was given groups.
         sample_weight
@@ -260,8 +262,13 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         if isinstance(found, RiskEvaluation):
             return found
         names = self.classes_.tolist()
-        per_class = {names[column]: coverage for column, coverage in found.per_class.items()}
-        return structs.replace(found, per_class=per_class, classes=None)  # which would name columns
+
+        def by_name(per_class: Mapping[Any, Coverage]) -> dict[Any, Coverage]:
+            return {names[column]: coverage for column, coverage in per_class.items()}
+
+        devices = {n: structs.replace(one, per_class=by_name(one.per_class)) for n, one in found.per_device.items()}
+        # `classes` would name columns
+        return structs.replace(found, per_class=by_name(found.per_class), per_device=devices, classes=None)
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)

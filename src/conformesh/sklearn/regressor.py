@@ -57,8 +57,8 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     adapt
         Scores that learn from a device's own rows: "scale", which learns its bias and scale of residuals, or an object
         such as ``conformesh.adapt.Scale()``. `predict_interval` then needs `devices`.
-    alpha, confidence_level, method, network, mixture, rank_rule, pac_confidence, time_uniform, options, prefit, \
-    calibration_size, random_state
+    alpha, confidence_level, method, network, mixture, mixture_bound, rank_rule, pac_confidence, time_uniform, \
+    options, prefit, calibration_size, random_state
         As for `MeshClassifier`.
 
     Attributes
@@ -96,6 +96,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         method: str = "e-dcp",
         network: Any = None,
         mixture: Any = "sizes",
+        mixture_bound: Alpha | None = None,
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
         time_uniform: bool = False,
@@ -115,6 +116,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self.method = method
         self.network = network
         self.mixture = mixture
+        self.mixture_bound = mixture_bound
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
         self.time_uniform = time_uniform

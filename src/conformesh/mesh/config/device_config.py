@@ -192,7 +192,7 @@ class DeviceConfig:
             groups=Groups(natural_order(groups), column=self.scores.group_column) if groups else None,
             sides=None if lower is None else Sides(exact_alpha(lower, "lower_share")),
             weighting=None if bound is None else Weighting(float(bound)),
-            mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}),
+            mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}, asked.mixture_bound),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
             time_uniform=asked.time_uniform,
@@ -231,7 +231,11 @@ class DeviceConfig:
         # operator says that there is one.
         always = given.pac_confidence is not None if given.time_uniform is None else given.time_uniform
         asked = make_requirement(
-            given.shares or given.mixture, given.rank_rule, given.pac_confidence, time_uniform=always
+            given.shares or given.mixture,
+            given.rank_rule,
+            given.pac_confidence,
+            time_uniform=always,
+            mixture_bound=given.mixture_bound,
         )
         check_shares(asked, self.devices)
         return asked
@@ -254,8 +258,13 @@ class DeviceConfig:
     @property
     def has_parts(self) -> bool:
         """Whether there is more than one threshold, or rows have more than a score."""
+        return self.has_several_thresholds or self.chosen_guarantee.adapt is not None
+
+    @property
+    def has_several_thresholds(self) -> bool:
+        """Whether there are several levels, groups, sides or weights."""
         guarantee = self.chosen_guarantee
-        parts = (guarantee.groups, guarantee.sides, guarantee.weighting, guarantee.adapt)
+        parts = (guarantee.groups, guarantee.sides, guarantee.weighting)
         return len(guarantee.alphas) > 1 or any(part is not None for part in parts)
 
     @property
@@ -431,17 +440,20 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError(f"alphas are all levels of a run, and must have alpha among them, {config.guarantee.alpha}")
     if (config.scores.weight_column is None) != (config.guarantee.weight_bound is None):
         raise ValueError("weight_column and weight_bound go together: the largest weight must be known to all devices")
-    if not config.has_parts:
+    if not (config.has_parts or config.requirement.is_for_unknown_mixtures):
         return
     if config.adaptation is not None:
         _check_outputs(config)
         _refuse_unproven(config)
+    if not config.has_parts:
+        _refuse_unproven(config)
+        return
     if config.run.mode == "asynchronous":
         raise ValueError(
             "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
             "report would have to add up over whichever devices have reported, which is proven for one threshold only"
         )
-    if config.is_private:
+    if config.is_private and config.has_several_thresholds:
         raise ValueError(
             f"method {config.run.method!r} on a mesh counts every score of an epoch once, for one threshold; leave out "
             "alphas, groups, lower_share and weight_column"

@@ -78,6 +78,9 @@ class GuaranteeSettings:
     alphas: tuple[str, ...] = _declare((), "All levels of a run, alpha among them; empty: alpha alone.")
     mixture: str = _declare("sizes", "The mixture of devices that new examples come from.")
     shares: dict[str, str] = _declare({}, "Shares of new examples by device, with mixture given.")  # noqa: RUF009
+    mixture_bound: str | None = _declare(
+        None, "Cover every mixture whose shares are at most this many times those of mixture, such as 2."
+    )
     rank_rule: str = _declare(AUTO, "The rule for the required rank; auto is the proven one that asks for less.")
     pac_confidence: str | None = _declare(
         None, "Coverage with this probability over the draw of the scores, not on average over it."

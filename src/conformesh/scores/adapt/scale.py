@@ -33,6 +33,7 @@ _CLIP = 4.0  # usual scales at which residuals are clipped: beyond it a single o
 # Half octaves of |e| that are counted where the usual scale is not given: from 2^-40 to 2^40.
 _BINS, _LOWEST_BIN = 160, -80
 _LOSS_FACTOR = 8.0  # of losses in usual scales: residuals 1.5 usual scales beyond an interval reach the cap
+_WIDEST_GAP = 3  # half octaves without a residual next to the median, whose scales are all prepared for
 _LEAST_SCALE = 1e-9  # of the usual scale: identical residuals must not make a scale of 0
 
 
@@ -141,7 +142,7 @@ class Scale(Adaptation):
         """Return the distance of each residual from the bias, in scales, of the other examples."""
         own, n = _levels(bag.labels, setting), len(bag)
         centre, scale = _centre_and_scale(n - 1, own.sum() - own, (own**2).sum() - own**2, setting)
-        return _as_scores(np.abs(bag.labels - centre) / scale)
+        return _as_scores(bag.labels - centre, scale)
 
     def losses(self, bag: Bag, setting: Setting, level: float) -> Ints:
         """Return the interval score of each residual, from rounded residuals."""
@@ -163,7 +164,7 @@ class Scale(Adaptation):
         own, candidate = _levels(rest.labels, setting), _levels(new, setting)[:, None]
         sums, squares = own.sum() + candidate - own, (own**2).sum() + candidate**2 - own**2
         centre, scale = _centre_and_scale(len(rest), sums, squares, setting)
-        scores = _as_scores(np.abs(rest.labels - centre) / scale)
+        scores = _as_scores(rest.labels - centre, scale)
         losses = np.zeros(len(new), dtype=np.int64)
         if choose:
             losses = _interval_losses(own * _unit(setting), centre, scale, setting, level).sum(axis=1)
@@ -172,7 +173,7 @@ class Scale(Adaptation):
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of residuals, computed from `rest`."""
         centre, scale = self.centre_and_scale(rest, setting)
-        return _as_scores(np.abs(new - centre) / scale)[None]
+        return _as_scores(new - centre, scale)[None]
 
     def candidate_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
         """Return the losses of residuals."""
@@ -227,14 +228,24 @@ def _median_bin(counts: Ints) -> int:
 
 
 def _neighbouring_medians(counts: Ints) -> list[int]:
-    """Return the half octaves next to the median to which one replaced example can move it, if there are such."""
+    """Return the half octaves to which one replaced example can move the median.
+
+    They are the next ones that hold an example, and those between, where a candidate may be the median itself. Of a
+    wide gap only its end is returned: a candidate in between would select a scale that nobody knows, and is kept.
+    """
     sums, median = np.cumsum(counts), _median_bin(counts)
     place, found = (int(sums[-1]) + 1) // 2, []
-    below = int(sums[median - 1]) if median else 0
-    if sums[-1] and median and below + 1 >= place:
-        found.append(median - 1)
-    if sums[-1] and median + 1 < _BINS and int(sums[median]) - 1 < place:
-        found.append(median + 1)
+    held = np.flatnonzero(counts)
+    for side, is_reached in (
+        (-1, median > 0 and int(sums[median - 1]) + 1 >= place),
+        (1, int(sums[median]) - 1 < place),
+    ):
+        if not sums[-1] or not is_reached:
+            continue
+        beyond = held[held < median][::-1] if side < 0 else held[held > median]
+        end = int(beyond[0]) if len(beyond) else min(max(median + side, 0), _BINS - 1)
+        between = [*range(median + side, end, side)]
+        found += [*between, end] if len(between) <= _WIDEST_GAP else [end]
     return found
 
 
@@ -244,7 +255,8 @@ def _unit(setting: Setting) -> float:
 
 def _levels(residuals: Any, setting: Setting) -> Ints:
     """Return residuals clipped and rounded to whole units."""
-    return np.rint(np.clip(np.asarray(residuals) / _unit(setting), -_LEVELS, _LEVELS)).astype(np.int64)
+    most = _CLIP * setting[2]
+    return np.asarray(np.rint(np.clip(residuals, -most, most) / _unit(setting)), dtype=np.int64)
 
 
 def _centre_and_scale(others: int, sums: Any, squares: Any, setting: Setting) -> tuple[Any, Any]:
@@ -270,7 +282,7 @@ def _interval_losses(residuals: Any, centre: Any, scale: Any, setting: Setting, 
     return round_losses(_LOSS_FACTOR * (level * half + beyond) / setting[2])
 
 
-def _as_scores(distances: Floats) -> Floats:
-    """Return scores rounded to float32: short to send."""
+def _as_scores(distances: Floats, scale: Any) -> Floats:
+    """Return distances in scales, rounded to float32: short to send."""
     with np.errstate(over="ignore"):
-        return distances.astype(np.float32).astype(np.float64)
+        return np.asarray(np.abs(distances) / scale).astype(np.float32).astype(np.float64)
