@@ -28,7 +28,7 @@ OPERATORS = {
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 # What has its bounds below and above in a display
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min", "sup": "sup"}
-FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
+FUNCTIONS = ("log", "ln", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "widetilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")

@@ -409,12 +409,6 @@ REFUSALS: tuple[_Refusal, ...] = (
         "use mode 'rounds', or leave adapt out",
     ),
     _Refusal(
-        "adapt x private mesh",
-        lambda g, r, k: g.adapt is not None and r.mesh_mode is not None and get_method(r.method).private,
-        "a private mesh counts every score of an epoch once, and adapted scores of all rows change with each new row",
-        "use method 'e-dcp', or leave adapt out",
-    ),
-    _Refusal(
         "adapt x online",
         lambda g, r, k: g.adapt is not None and r.online,
         "online learning moves one threshold, and adapted scores have a limit of their own for every label",
