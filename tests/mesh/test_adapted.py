@@ -15,17 +15,21 @@ from conformesh.kernels.proportions import exact_intervals
 from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.local_scores import read_local_scores, replace_scores
+from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.calibration_run import device_result
 from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import CoverageStatus
 from conformesh.pipeline import solver
+from conformesh.results.adapted import DeviceRows
 from conformesh.scores import AbsoluteResidual
+from conformesh.scores.adapt import Bag
 from tests.mesh.meshes import config
 from tests.mesh.nodes import JSON, ask, asked, calibration, numbers, serving, short_folder
+from tests.mesh.private_mesh import Mesh
 from tests.mesh.real import free_ports, long_ago, wait_for
 from tests.mesh.test_parts import ended
 from tests.mesh.test_serving import after, staying_up
@@ -118,6 +122,28 @@ def test_a_mesh_ends_as_the_simulator_does(tmp_path, name):
     assert [one.adapted.digests for one in again] == [one.adapted.digests for one in found]
 
 
+def test_private_devices_end_as_the_simulator_does(tmp_path):
+    """By p-dcp without epsilon: signed keys, an account, and nobody is told how many rows another device has."""
+    rows = [DeviceRows(Bag(outputs, labels)) for outputs, labels in zip(OUTPUTS, LABELS, strict=True)]
+    scores = [LocalScores(np.empty(0), rows=own) for own in rows]
+    scores[1] = NO_SCORES  # its file cannot be read, which only its operator is told
+    mesh = Mesh(tmp_path / "m", scores, network=NETWORK, **PRIOR)
+    devices = mesh.play()
+    assert [device.error for device in devices] == [None] * 4
+    found = [device_result(each, one, 0.0) for each, one in zip(mesh.configs, devices, strict=True)]
+    right = simulated(mesh.folders, found, method="p-dcp", adapt="prior", alpha="0.1")
+    for k, own in enumerate(found):
+        assert own.answers[0].windows == right.answers[0].windows
+        assert own.answers[0].examples == right.answers[0].examples == sum(SIZES)
+        assert own.adapted.losses == right.adapted.losses
+        assert own.adapted.hidden == {NAMES[k]: right.adapted.hidden[NAMES[k]]}
+        assert np.array_equal(own.on(NAMES[k]).predict(NEW), right.on(NAMES[k]).predict(NEW))
+        assert mesh.account(k).exact_runs[0].devices == NAMES
+    changed = Mesh(tmp_path / "m", scores, network=NETWORK)
+    changed.scores = [*scores[:3], LocalScores(np.empty(0), rows=DeviceRows(rows[3].bag.take(slice(1, None))))]
+    assert "the scores of this device have changed since an exact private run" in str(changed.play()[3].error)
+
+
 def test_the_file_of_a_device_is_read_back(tmp_path):
     (folder, *_) = made(tmp_path / "m", adapt_options={"strength": [1.0, 5.0], "window": "full"})
     one = read_device(folder)
@@ -133,7 +159,11 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     ("change", "words"),
     [
         ({"mode": "asynchronous"}, "asynchronous mode a result may be about the devices that have reported so far"),
-        ({"method": "p-dcp"}, "a private mesh counts every score of an epoch once"),
+        ({"method": "p-dcp", "alphas": ("0.1", "0.2")}, "counts every score of an epoch once, for one threshold"),
+        (
+            {"method": "p-dcp", "adapt_options": {"window": "full"}},
+            "a full window is as wide as the rows of the largest",
+        ),
         ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
         ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning moves one threshold"),
         ({"method": "h-dcp"}, "use method 'e-dcp'"),
