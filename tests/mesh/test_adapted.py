@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from conformesh import Network, adapt, calibrate
+from conformesh import Network, Result, adapt, calibrate
 from conformesh.cli import app
 from conformesh.kernels.proportions import exact_intervals
 from conformesh.mesh.config.checks import examine_folder
@@ -500,6 +500,20 @@ def test_a_private_node_does_not_measure_itself(results):
         assert (status, "private node" in answer["error"]) == (501, True)
     node.count_coverage(node.certified, CoverageStatus.of(0.1, 3, 10, 9, 10.0, 0))
     assert (len(node.status().coverage), node.shared_status().coverage) == (1, [])
+
+
+def test_at_a_port_a_private_node_tells_nothing_of_its_rows(results):
+    """Sets, the hidden place and the digest of rows depend on them; its owner gets all of it at the socket."""
+    found, _ = results
+    body = json.dumps({"outputs": NEW.tolist()})
+    for where, status in (("tcp", 501), ("unix", 200)):
+        node = NodeState(NAMES[0], NAMES[1:], private=True)
+        node.certify(found[0], run=3)
+        with serving(node, where=where, read_rows=lambda: None) as service:
+            assert asked(service, "POST", "/predict", body, JSON)[0] == status
+            text = ask(service, "GET", "/calibration")[2]
+            assert (found[0].adapted.digests[NAMES[0]] in text) == (where == "unix")
+            assert Result.from_dict(json.loads(text)["calibration"]).adapted.losses == found[0].adapted.losses
 
 
 # --- real nodes -------------------------------------------------------------------------------------------------------
