@@ -27,6 +27,7 @@ from conformesh.kernels.ranks import (
     Alpha,
     Requirement,
     check_alpha,
+    check_mixture_bound,
     refuse_confidence,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -648,6 +649,7 @@ def exposure_of_method(
     masks: Edges | None = None,
     adapt: Any = None,
     mixture: str = "sizes",
+    mixture_bound: Alpha | None = None,
     **options: Any,
 ) -> Exposure:
     """Return who would learn what from a run of a method on a mesh.
@@ -664,8 +666,9 @@ def exposure_of_method(
         Number of scores of each device, and the level; some methods choose by these what to send.
     masks
         For masked sums: the pairs of devices that share a mask, as rows; by default all pairs.
-    adapt, mixture
-        As in `calibrate`: scores that adapt reveal more; with mixture `own` no score is searched for.
+    adapt, mixture, mixture_bound
+        As in `calibrate`: scores that adapt reveal more; with mixture `own` no score is searched for; with a bound
+        devices tell all others some of their scores.
 
     Examples
     --------
@@ -683,7 +686,8 @@ def exposure_of_method(
         alpha=check_alpha(alpha),
         masks=masks,
         adapt=adaptation.for_task("classification") if isinstance(adaptation, Even) else adaptation,
-        own=mixture == "own",
+        mixture=mixture,
+        mixture_bound=None if mixture_bound is None else check_mixture_bound(mixture_bound),
     )
     return _exposure(method, where, options, coalition)
 
@@ -730,7 +734,8 @@ def exposure_of_result(
         result.options,
         masks,
         result.guarantee.adapt,
-        result.guarantee.mixture.kind == "own",
+        result.guarantee.mixture.kind,
+        result.guarantee.mixture.bound,
     )
     found = _exposure(result.method, where, options, coalition)
     facts = {name: value for name, value in result.options.items() if name.startswith("revealed")}

@@ -48,7 +48,8 @@ class Mesh(_World):
             init_mesh(root, network, method="p-dcp", **more)
         self.configs = [read_device(folder) for folder in self.folders]
         drawn = np.random.default_rng(11)
-        self.scores = [*map(LocalScores, scores or [drawn.random(60 + 10 * k) for k in range(network.devices)])]
+        given = scores or [drawn.random(60 + 10 * k) for k in range(network.devices)]
+        self.scores = [own if isinstance(own, LocalScores) else LocalScores(own) for own in given]
         super().__init__(self.configs[0].network, self.start, faults or LinkFaults(), np.random.default_rng(seed), stay)
         if after is not None:  # the same devices, started again
             self.journals = after.journals

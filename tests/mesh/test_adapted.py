@@ -11,17 +11,25 @@ from msgspec import structs
 
 from conformesh import Network, adapt, calibrate
 from conformesh.cli import app
+from conformesh.kernels.proportions import exact_intervals
 from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.local_scores import read_local_scores, replace_scores
+from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.calibration_run import device_result
 from conformesh.mesh.node.certified_result import CertifiedResult
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import CoverageStatus
 from conformesh.pipeline import solver
+from conformesh.results.adapted import DeviceRows
+from conformesh.scores import AbsoluteResidual
+from conformesh.scores.adapt import Bag
 from tests.mesh.meshes import config
-from tests.mesh.nodes import JSON, asked, serving, short_folder
+from tests.mesh.nodes import JSON, ask, asked, calibration, numbers, serving, short_folder
+from tests.mesh.private_mesh import Mesh
 from tests.mesh.real import free_ports, long_ago, wait_for
 from tests.mesh.test_parts import ended
 from tests.mesh.test_serving import after, staying_up
@@ -73,6 +81,7 @@ CELLS = {
         {"adapt_options": {"window": "full", "strength": [1, 8]}, "alphas": ("0.1", "0.2"), "mixture": "equal"},
         {"adapt": adapt.Prior(window="full", strength=(1, 8)), "alpha": ["0.1", "0.2"], "mixture": "equal"},
     ),
+    "own": ({"mixture": "own"}, {"adapt": "prior", "mixture": "own"}),
     "even, groups": (
         {"adapt": "even", "groups": ("old", "young"), "group_column": "age"},
         {"adapt": "even", "groups": dict(zip(NAMES, GROUPS, strict=True))},
@@ -113,6 +122,28 @@ def test_a_mesh_ends_as_the_simulator_does(tmp_path, name):
     assert [one.adapted.digests for one in again] == [one.adapted.digests for one in found]
 
 
+def test_private_devices_end_as_the_simulator_does(tmp_path):
+    """By p-dcp without epsilon: signed keys, an account, and nobody is told how many rows another device has."""
+    rows = [DeviceRows(Bag(outputs, labels)) for outputs, labels in zip(OUTPUTS, LABELS, strict=True)]
+    scores = [LocalScores(np.empty(0), rows=own) for own in rows]
+    scores[1] = NO_SCORES  # its file cannot be read, which only its operator is told
+    mesh = Mesh(tmp_path / "m", scores, network=NETWORK, **PRIOR)
+    devices = mesh.play()
+    assert [device.error for device in devices] == [None] * 4
+    found = [device_result(each, one, 0.0) for each, one in zip(mesh.configs, devices, strict=True)]
+    right = simulated(mesh.folders, found, method="p-dcp", adapt="prior", alpha="0.1")
+    for k, own in enumerate(found):
+        assert own.answers[0].windows == right.answers[0].windows
+        assert own.answers[0].examples == right.answers[0].examples == sum(SIZES)
+        assert own.adapted.losses == right.adapted.losses
+        assert own.adapted.hidden == {NAMES[k]: right.adapted.hidden[NAMES[k]]}
+        assert np.array_equal(own.on(NAMES[k]).predict(NEW), right.on(NAMES[k]).predict(NEW))
+        assert mesh.account(k).exact_runs[0].devices == NAMES
+    changed = Mesh(tmp_path / "m", scores, network=NETWORK)
+    changed.scores = [*scores[:3], LocalScores(np.empty(0), rows=DeviceRows(rows[3].bag.take(slice(1, None))))]
+    assert "the scores of this device have changed since an exact private run" in str(changed.play()[3].error)
+
+
 def test_the_file_of_a_device_is_read_back(tmp_path):
     (folder, *_) = made(tmp_path / "m", adapt_options={"strength": [1.0, 5.0], "window": "full"})
     one = read_device(folder)
@@ -128,18 +159,22 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     ("change", "words"),
     [
         ({"mode": "asynchronous"}, "asynchronous mode a result may be about the devices that have reported so far"),
-        ({"method": "p-dcp"}, "a private mesh counts every score of an epoch once"),
+        ({"method": "p-dcp", "alphas": ("0.1", "0.2")}, "counts every score of an epoch once, for one threshold"),
+        (
+            {"method": "p-dcp", "adapt_options": {"window": "full"}},
+            "a full window is as wide as the rows of the largest",
+        ),
         ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
         ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning moves one threshold"),
         ({"method": "h-dcp"}, "use method 'e-dcp'"),
         ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
         ({"weight_column": "w", "weight_bound": 2.0}, "leave adapt out, or the weights, centres or sides"),
-        ({"pac_confidence": "0.9"}, "leave pac_confidence out, or adapt"),
+        ({"pac_confidence": "0.9", "time_uniform": False}, "leave pac_confidence out, or adapt"),
         ({"rank_rule": "ghost"}, "adapted scores have a rank of their own"),
         ({"score": "lac"}, "leave scores.score out"),
         ({"adapt": "prio"}, "unknown adaptation 'prio', did you mean 'prior'"),
         ({"adapt_options": {"strenth": 1}}, "guarantee.adapt_options: unknown option"),
-        ({"adapt_options": {"window": 0}}, "window must be a number of pooled scores from 1 on"),
+        ({"adapt_options": {"window": 0}}, "window must be a number of pooled scores"),
         ({"output_columns": ("cat",)}, "must name the classes, at least two"),
         (
             {"output_columns": ()},
@@ -372,6 +407,99 @@ def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
         status, answer = asked(service, "POST", "/predict", body, JSON)
         assert status == 200
         assert answer["sets"] == [np.flatnonzero(row).tolist() for row in found[0].on(NAMES[0]).predict(NEW)]
+
+
+# --- its own coverage -------------------------------------------------------------------------------------------------
+
+
+def coverage_by_hand(sets, labels):
+    return int(sets[np.arange(len(labels)), labels].sum())
+
+
+@pytest.mark.parametrize("kind", ["adapted", "plain"])
+def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
+    """In its status and metrics, with the exact interval; a new result begins anew."""
+    found, _ = results
+    if kind == "adapted":
+        node, sets = node_with(found[0]), found[0].on(NAMES[0]).predict(NEW)
+    else:
+        plain = calibration(0.7, device_ids=(NAMES[0],))
+        node, sets = node_with(plain), plain.predict(NEW)
+    truth = np.random.default_rng(1).integers(3, size=len(NEW))
+    named = [CLASSES[y] if kind == "adapted" and i % 2 else int(y) for i, y in enumerate(truth)]
+    body = json.dumps({"outputs": NEW.tolist(), "labels": named})
+    covered, rows = coverage_by_hand(sets, truth), len(NEW)
+    with serving(node, read_rows=lambda: None) as service:
+        assert "coverage" not in asked(service, "GET", "/status")[1]
+        assert "conformesh_coverage" not in ask(service, "GET", "/metrics")[2]
+        before = share_status(node.status(), 1.0)
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        assert status == 200
+        assert answer["batch"] == answer["coverage"]
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        low, high = exact_intervals([2 * covered], [2 * rows])
+        expected = {
+            "alpha": 0.1,
+            "run": 3,
+            "rows": 2 * rows,
+            "covered": 2 * covered,
+            "coverage": covered / rows,
+            "low": float(low[0]),
+            "high": float(high[0]),
+            "mean_size": float(sets.sum(axis=1).mean()),
+            "empty": 2 * int((sets.sum(axis=1) == 0).sum()),
+        }
+        assert answer["coverage"] == expected
+        assert answer["batch"]["rows"] == rows
+        assert asked(service, "GET", "/status")[1]["coverage"] == [expected]
+        metrics = numbers(ask(service, "GET", "/metrics")[2])
+        assert metrics['conformesh_coverage{alpha="0.1"}'] == covered / rows
+        assert metrics['conformesh_coverage_low{alpha="0.1"}'] == pytest.approx(expected["low"])
+        assert metrics['conformesh_coverage_rows{alpha="0.1"}'] == 2 * rows
+        # Neighbours hear nothing of it.
+        assert share_status(node.status(), 1.0) == before
+        client = Client(str(service.address.path)).evaluate(NEW, truth, alpha=0.1)
+        assert client["batch"] == answer["batch"]
+        expected = asked(service, "GET", "/status")[1]["coverage"][0]
+        assert expected["rows"] == 3 * rows
+        for wrong, words in (
+            ({}, "'labels' must be a list"),
+            ({"labels": []}, "at least one"),
+            ({"labels": [0]}, "needed one of 'probabilities' and 'outputs'"),
+            ({"labels": [0], "outputs": [[1, 0, 0], [0, 1, 0]]}, "one label for each of 2 rows"),
+            ({"labels": [3], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": [0.5], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": [True], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": ["bird"], "outputs": [[1, 0, 0]]}, "label"),
+            ({"labels": [0], "outputs": [[1, 0, 0]], "as_names": True}, "unknown field 'as_names'"),
+        ):
+            status, refused = asked(service, "POST", "/evaluate", json.dumps(wrong), JSON)
+            assert (status, words in refused["error"]) == (400, True), (wrong, refused)
+        assert asked(service, "GET", "/status")[1]["coverage"] == [expected]
+        node.certify(found[0] if kind == "adapted" else plain, run=4)
+        assert "coverage" not in asked(service, "GET", "/status")[1]
+
+
+def test_intervals_are_evaluated_too():
+    plain = calibration(1.0, AbsoluteResidual(), device_ids=(NAMES[0],))
+    with serving(node_with(plain)) as service:
+        body = json.dumps({"outputs": [[0.0], [5.0], [2.0]], "labels": [0.5, 7, 1.0]})
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        assert status == 200
+        counts = [answer["coverage"][name] for name in ("rows", "covered", "mean_size", "empty")]
+        assert counts == [3, 2, 2.0, 0]
+
+
+def test_a_private_node_does_not_measure_itself(results):
+    found, _ = results
+    node = NodeState(NAMES[0], NAMES[1:], private=True)
+    node.certify(found[0], run=3)
+    with serving(node, read_rows=lambda: None) as service:
+        body = json.dumps({"outputs": NEW.tolist(), "labels": [0] * len(NEW)})
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        assert (status, "private node" in answer["error"]) == (501, True)
+    node.count_coverage(node.certified, CoverageStatus.of(0.1, 3, 10, 9, 10.0, 0))
+    assert (len(node.status().coverage), node.shared_status().coverage) == (1, [])
 
 
 # --- real nodes -------------------------------------------------------------------------------------------------------

@@ -292,10 +292,26 @@ def test_too_few_scores_say_how_many_a_look_needs(devices):
 
 def test_shares_too_fine_for_the_scores_count_none():
     """A step of shares like 0.333 takes hundreds of scores of each device; the warning says how many."""
-    held = {"a": np.arange(50.0), "b": np.arange(50.0)}
+    held = {"a": np.arange(50.0) % 7, "b": np.arange(50.0) % 7}
     with pytest.warns(TooFewScores, match="needs at least 1,000 scores, .* 0 of 100 count"):
         result = calibrate(held, "chain", 0.1, **{**ASKED, "mixture": {"a": 0.333, "b": 0.667}})
     assert result.threshold == math.inf
+
+
+def test_sorted_scores_are_refused_where_only_some_count():
+    """The first scores of a sorted file are the lowest. Where all count, or nearly all are ties, order is harmless."""
+    rng = np.random.default_rng(4)
+    few, many = rng.random(60), np.sort(rng.random(100))
+    for scores, end in ((many, "lowest"), (many[::-1], "highest")):
+        words = f"device b: scores must be in the order in which they arrived, .* the first 60 of 100, .* the {end}$"
+        with pytest.raises(ValueError, match=words):
+            calibrate({"a": few, "b": scores}, "chain", 0.1, **ASKED)
+        sides = {"a": np.column_stack([few, few]), "b": np.column_stack([rng.permutation(scores), scores])}
+        with pytest.raises(ValueError, match=words):
+            calibrate(sides, "chain", 0.1, symmetric=False, **ASKED)
+    together = calibrate({"a": np.sort(many[:60]), "b": few}, "chain", 0.1, **ASKED)
+    assert together.threshold == calibrate({"a": rng.permutation(many[:60]), "b": few}, "chain", 0.1, **ASKED).threshold
+    calibrate({"a": few, "b": np.repeat([0.1, 0.2, 0.3], [40, 30, 30])}, "chain", 0.1, **ASKED)
 
 
 def test_a_table_that_runs_may_reorder_is_refused():

@@ -491,7 +491,40 @@ def test_with_fixed_settings_no_loss_is_said():
     assert not [row for row in exposure_of_result(result).rows if "losses" in row.what]
 
 
+def test_for_any_mixture_neighbours_hear_the_threshold_that_a_device_has_by_itself(twenty_devices):
+    ear = overheard(twenty_devices, TORUS, [0], "e-dcp", mixture="any")
+    found = row_of(
+        exposure_of_method("e-dcp", TORUS, coalition=["0"], mixture="any"), "the threshold that it has", "the coalition"
+    )
+    alone = calibrate(twenty_devices, TORUS, 0.1, mixture="own")
+    assert found.devices == tuple(TORUS.neighbours(0).tolist())
+    for row in found.devices:
+        assert said_by(ear, row, "max")[0].ravel().tolist() == [alone.thresholds[row]]
+        assert alone.thresholds[row] in twenty_devices[row]
+    assert {one.kind for one in ear.heard} == {"max"}
+    assert not overheard(twenty_devices, TORUS, [0], "e-dcp", mixture="own").heard
+
+
+def test_with_a_bound_everybody_hears_scores_of_each_device_by_name(twenty_devices):
+    ear = overheard(twenty_devices, TORUS, [0], "e-dcp", mixture_bound=2)
+    heard = b"".join(packet for one in ear.heard for packet in one.values)
+    for own in twenty_devices:
+        assert np.float64(own.max()).tobytes() in heard  # the first and the last score of the first window
+        assert np.float64(own.min()).tobytes() in heard
+    found = exposure_of_method("e-dcp", TORUS, coalition=["0"], mixture_bound=2)
+    assert len(found.bare) == 19
+    assert row_of(found, "how many of its scores lie at or below each", "everybody").devices == (*range(20),)
+
+
+@pytest.mark.parametrize("asked", [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}], ids=str)
+def test_a_plan_for_unknown_mixtures_says_what_its_result_says(asked, twenty_devices):
+    made = calibrate(twenty_devices, TORUS, 0.1, **asked)
+    planned = exposure_of_method("e-dcp", TORUS, coalition=["10"], **asked)
+    assert exposure_of_result(made, TORUS, coalition=["10"]).rows == planned.rows
+
+
 @pytest.mark.parametrize("name", ["prior", "scale"])
+@pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")  # a device has 8 rows
 def test_with_mixture_own_only_sums_are_said(name):
     ear, result = adapted_ear(drawn_rows(name, np.random.default_rng(10)), name, mixture="own")
     numbers = [value.size for one in ear.heard for value in one.values if one.kind == "each"]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from scipy.stats import binom, binomtest
 
-from conformesh import Network, adapt, calibrate, control, losses, scores
+from conformesh import METHODS, Network, adapt, calibrate, control, losses, scores
 from conformesh.results.sites import Sites
 
 NAMES = ("ant", "bee", "cat", "doe")
@@ -218,6 +218,28 @@ def test_calibration_rows_of_groups(data):
     assert covered == sum(result[name].certificate.counted_rank for name in ("odd", "even"))
 
 
+def test_rows_keep_their_order_beside_what_is_given_by_row(data, tested):
+    """Groups of each row of a shuffled frame, and by device beside pairs, are those of the column."""
+    sexes = {name: np.where(np.arange(60) % 2, "odd", "even") for name in data}
+    result = calibrate(data, alpha=0.2, adapt="prior", groups=sexes, rng=3)
+    beside = {name: np.where(np.arange(len(pair[1])) % 3, "odd", "even") for name, pair in tested.items()}
+    frame = as_frame(tested).with_columns(sex=np.concatenate([*beside.values()]))
+    frame = frame.rename(dict(zip(NAMES, "0123", strict=True))).rename({"hospital": "device"})
+    frame = frame.with_columns(pl.col("label").replace(dict(zip(NAMES, "0123", strict=True))).cast(int))
+    mixed = frame.sample(fraction=1.0, shuffle=True, seed=5)
+    expected = result.sites(tested, groups=beside).to_dict()
+    for found in (
+        result.sites(mixed, groups="sex"),
+        result.sites(mixed.drop("sex"), groups=mixed["sex"].to_list()),
+        result.sites(mixed.select([*"0123"]), mixed["label"], device=mixed["device"], groups=mixed["sex"].to_list()),
+    ):
+        assert found.to_dict()["per_device"] == {**expected["per_device"]}
+    with pytest.raises(TypeError, match="groups must be a dict of device -> groups of its rows"):
+        result.sites(tested, groups=["odd"] * 630)
+    with pytest.raises(ValueError, match="device s0 has 90 labels but groups of 1 rows"):
+        result.sites(tested, groups={name: ["odd"] for name in tested})
+
+
 def test_adapted_regression():
     rng = np.random.default_rng(8)
     made = {f"s{k}": (np.zeros(50), rng.normal(k, 1 + k, 50)) for k in range(3)}
@@ -228,6 +250,13 @@ def test_adapted_regression():
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_private_methods_are_those_with_epsilon():
+    """By which a result knows that it is private: it does not know the table of methods."""
+    assert {name for name, method in METHODS.items() if method.private} == {
+        name for name, method in METHODS.items() if "epsilon" in method.option_names()
+    }
 
 
 def test_what_sites_needs_is_said(data, tested, adapted):
@@ -243,12 +272,14 @@ def test_what_sites_needs_is_said(data, tested, adapted):
         (lambda: result.sites({}), ValueError, "no device has labelled rows"),
         (lambda: result.sites(tested, family_wise_error=0), ValueError, "family_wise_error must lie strictly between"),
         (lambda: result.evaluate(outputs, labels).sites(), ValueError, "does not know which device its rows are from"),
-        (lambda: replace(adapted, method="p-dcp").sites(), ValueError, "a private run shows nothing of single devices"),
         (lambda: adapted.sites({"mars": tested["s0"]}), ValueError, "device 'mars' took no part"),
     ]
     for call, error, words in wrong:
         with pytest.raises(error, match=words):
             call()
+    private = calibrate(data, alpha=0.2, adapt="prior", method="p-dcp", rng=1)
+    with pytest.raises(ValueError, match="a private run shows nothing of single devices' calibration rows"):
+        private.sites()
     own = calibrate(data, alpha=0.2, adapt="prior", mixture="own")
     with pytest.raises(ValueError, match="reach 1 - alpha by construction"):
         own.sites()

@@ -45,7 +45,9 @@ def test_a_column_of_a_frame_names_the_devices(kind):
     assert mesh.table_.names == ("north", "south", "west")
     assert mesh.result_.threshold == wanted.result_.threshold
     assert np.array_equal(mesh.predict_set(rows), wanted.predict_set(rows))
-    assert {*mesh.evaluate(frame, Y, devices="site").per_device} == {*mesh.table_.names}
+    found = mesh.evaluate(frame, Y, devices="site")
+    assert {*found.per_device} == {*mesh.table_.names}
+    assert {*found.sites().to_frame(by_class=True)["class"]} == {*map(str, mesh.classes_)}
     assert mesh.feature_names_in_.tolist() == NAMES
     fitted = MeshClassifier(logistic(), calibration_size=0.5).fit(frame, Y, devices="site")
     assert fitted.feature_names_in_.tolist() == NAMES

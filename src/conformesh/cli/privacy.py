@@ -46,6 +46,7 @@ _COLUMNS = ("who learns", "what", "about", "numbers")
         "With --plan: scores that learn from a device's own rows, which reveals more.",
     ),
     Option("--mixture NAME", "With --plan: as in calibrate; with own no score is searched for.", default="sizes"),
+    Option("--mixture-bound <float>", "With --plan: as in calibrate; devices then tell all others some scores."),
     options.devices_option("With --plan: how many devices, K."),
     Option(
         "--coalition <int>|NAME,...",
@@ -71,6 +72,7 @@ def privacy(
     method: str | None,
     adapt: str | None,
     mixture: str,
+    mixture_bound: str | None,
     devices: int | None,
     coalition: str,
     network: NetworkOptions,
@@ -94,7 +96,7 @@ def privacy(
     who = _coalition(coalition)
     private: Explanation | None = None
     if result is not None:
-        asked = {"method": method, "adapt": adapt, "devices": devices, **options}
+        asked = {"method": method, "adapt": adapt, "mixture_bound": mixture_bound, "devices": devices, **options}
         if given := next((name for name, value in asked.items() if value is not None), None):
             raise ValueError(f"--{given.replace('_', '-')} is for a run to come, and {result} is of one that was made")
         raw, name = read_json(result)
@@ -116,7 +118,15 @@ def privacy(
         if get_method(method).private and chosen.get("epsilon") is not None:
             private = explain_private_plan(built, exact_alpha(level), chosen)
         found = exposure_of_method(
-            method, built, coalition=who, scores=scores_per_device, alpha=level, adapt=adapt, mixture=mixture, **chosen
+            method,
+            built,
+            coalition=who,
+            scores=scores_per_device,
+            alpha=level,
+            adapt=adapt,
+            mixture=mixture,
+            mixture_bound=mixture_bound,
+            **chosen,
         )
     data = {**found.to_dict(), **({} if private is None else {"private": private.data})}
     console.show_result(data, as_json, lambda: _report(found, private))

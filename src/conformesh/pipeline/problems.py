@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
 # Thresholds of one call. Groups, sides, centres and levels multiply: more are most likely a product that nobody meant,
 # and each column takes memory for all scores.
 _MOST_PROBLEMS = 10_000
+# Scores that change so often from row to row, in one direction only, are sorted: by chance once in 1.8 million devices.
+_SORTED_STEPS = 9
 
 
 class Problem(NamedTuple):
@@ -199,8 +201,32 @@ def first_rows(
     per_step = [1] * len(ids) if given is None else scores_per_step([given[name] for name in ids])
     counts = steps_at_look(sizes, per_step) * np.array(per_step, dtype=np.int64)
     unused = int(sizes.sum() - counts.sum())
+    _refuse_sorted(rows, counts[local])
     table = rows.table.first_rows(counts[local])
     return LocalRows(table, rows.names), agreed._replace(rows=counts[:, None]), {"unused_rows": unused}
+
+
+def _refuse_sorted(rows: LocalRows, counts: Ints) -> None:
+    """Refuse sorted scores where only the first ones count: they would be the lowest, or the highest.
+
+    Where all count, their order changes nothing.
+    """
+    assert rows.table.score is not None
+    values = rows.table.score if rows.table.score.ndim == 2 else rows.table.score[:, None]
+    owner, devices = rows.owner[1:], rows.devices
+    same = owner == rows.owner[:-1]
+    for column in values.T:
+        rises, falls = column[1:] > column[:-1], column[1:] < column[:-1]
+        up = np.bincount(owner[same & rises], minlength=devices)
+        down = np.bincount(owner[same & falls], minlength=devices)
+        found = (np.minimum(up, down) == 0) & (up + down >= _SORTED_STEPS) & (counts < rows.table.sizes)
+        if found.any():
+            k = int(found.argmax())
+            raise ValueError(
+                f"device {rows.names[k]}: scores must be in the order in which they arrived, and these are sorted; "
+                f"time_uniform counts the first {counts[k]:,} of {rows.table.sizes[k]:,}, which would be the "
+                f"{'lowest' if up[k] else 'highest'}"
+            )
 
 
 def gather_counts(engine: Engine, counts: Ints) -> Ints:

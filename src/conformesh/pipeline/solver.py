@@ -204,8 +204,8 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "non-monotone losses x methods",
         lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
-        "monotone=False needs exact sums of losses over all devices, which this method does not form: without noise "
-        "they say more than a private run may, and p-values for noisy sums are not proven",
+        "monotone=False needs exact sums of losses over all devices, which only 'e-dcp' forms; p-values of masked or "
+        "noisy sums are not available",
         "use method 'e-dcp'",
     ),
     _Refusal(
@@ -407,12 +407,6 @@ REFUSALS: tuple[_Refusal, ...] = (
         "adapted scores need exact counts of all devices, and in asynchronous mode a result may be about the devices "
         "that have reported so far",
         "use mode 'rounds', or leave adapt out",
-    ),
-    _Refusal(
-        "adapt x private mesh",
-        lambda g, r, k: g.adapt is not None and r.mesh_mode is not None and get_method(r.method).private,
-        "a private mesh counts every score of an epoch once, and adapted scores of all rows change with each new row",
-        "use method 'e-dcp', or leave adapt out",
     ),
     _Refusal(
         "adapt x online",

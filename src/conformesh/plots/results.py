@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _NAMED = 30  # devices, groups or classes; up to this many have their names at the axis, more would overlap
 _MOST_SIZE_BARS = 25  # set sizes; up to this many have a bar each
+_MOST_FLAGGED = 6  # flagged devices whose names stand below a picture of many
 _ERROR = "chance of a false alarm at most"
 _BLUE, _ORANGE = MARKER_STYLES[0][0], MARKER_STYLES[1][0]
 
@@ -112,9 +113,12 @@ def draw_sites(found: Sites, ax: Any = None, path: FilePath = None) -> Any:
         _draw_coverages(axes, parts, found.nominal, "device", {*found.flagged})
         axes.set_title("")
         figure.suptitle(textwrap.fill(found.title(), int(13 * wide)), fontsize=10, x=0.012, ha="left")
-        words = [f"lines: {'approximate' if found.source == CALIBRATION else 'exact'} 95 % intervals"]
+        many, kind = len(parts) > _NAMED, "approximate" if found.source == CALIBRATION else "exact"
+        words = [f"{'grey' if many else 'lines'}: {kind} 95 % intervals"]
         words += [] if found.nominal is None else [f"dashed: {found.nominal:.4g}, asked for"]
-        words += ["hollow squares: flagged"] if found.flagged else []
+        # Of many devices the axis has no names.
+        names = ", ".join(found.flagged[:_MOST_FLAGGED]) + (", ..." if len(found.flagged) > _MOST_FLAGGED else "")
+        words += [f"hollow squares: flagged{f' ({names})' if many else ''}"] if found.flagged else []
         figure.supxlabel("     ".join(words), fontsize=8.5, x=0.012, ha="left")
         return save_figure(figure, path)
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from conformesh.common.names import list_names
 from conformesh.graph.network import Network, subtree_weights
+from conformesh.kernels.ranks import OWN
 from conformesh.privacy.gossip_attack import with_neighbours
 
 _To = Literal["neighbours", "everybody", "a server", "the coalition", "readers of results", "readers of predictions"]
@@ -78,8 +79,8 @@ class ExposureContext:
         Pairs of devices that share a mask, for sums that are masked; None: all pairs.
     adapt
         How scores adapt to the rows of a device (`scores.adapt`); None: they do not.
-    own
-        Whether each device is covered by itself (mixture `own`), so that no score is searched for.
+    mixture, mixture_bound
+        Which mixture of devices is covered, or how far shares may be from it; see `guarantee.Mixture`.
     """
 
     devices: int
@@ -90,7 +91,13 @@ class ExposureContext:
     facts: Mapping[str, Any] = field(default_factory=dict)
     masks: Edges | None = None
     adapt: Any = None
-    own: bool = False
+    mixture: str = "sizes"
+    mixture_bound: Fraction | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether each device is covered by itself, so that no score is searched for."""
+        return self.mixture == OWN
 
     @property
     def everyone(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from conformesh.graph.network import subtree_weights
+from conformesh.kernels.ranks import ANY
 from conformesh.privacy.exposure import (
     ALL,
     EACH,
@@ -140,6 +141,8 @@ def _aggregated(where: ExposureContext, what: str, numbers: int | None, by: str)
 
 def exposure_of_e_dcp(where: ExposureContext, options: EDCP) -> list[Disclosure]:
     """Say what E-DCP reveals, by its schedule."""
+    if where.mixture == ANY or where.mixture_bound is not None:
+        return [KNOWS_SIZE, *_of_unknown_mixtures(where)]
     schedule, over = _schedule(where, options)
     if schedule == "entries":
         points, near = options.width or TOLD, "its scores in a window around the threshold, as they are"
@@ -162,6 +165,19 @@ def exposure_of_e_dcp(where: ExposureContext, options: EDCP) -> list[Disclosure]
         Disclosure("everybody", "the brackets that are asked about, and the rank of the threshold", ALL, None),
         *(_window_of_scores(where, "true scores of somebody") if where.adapt is not None else [_A_SCORE]),
     ]
+
+
+def _of_unknown_mixtures(where: ExposureContext) -> list[Disclosure]:
+    """What a threshold for many mixtures reveals: what each device has by itself, or its counts by name."""
+    if where.mixture == ANY:
+        largest = Disclosure("everybody", "the largest threshold of a device by itself: a true score", ALL)
+        own = "the threshold that it has by itself, one of its scores, as it is"
+        return [*_own_value_shown(where, own, 1, ", in the first frame of a maximum"), largest]
+    told = (
+        "some of its scores, as they are, with how many of its scores lie at or below each; then more of them in "
+        "smaller windows around the threshold"
+    )
+    return [*_flooded(where, told, None), _A_SCORE]
 
 
 def _schedule(where: ExposureContext, options: EDCP) -> tuple[str, str]:

@@ -563,16 +563,14 @@ class Result(
         from conformesh.results.sites import labelled_rows
 
         if device is None:
-            named = groups if isinstance(groups, str) else None
             predictions = self._prediction_columns(None)
             label = labels if isinstance(labels, str) else None
             if labels is not None and label is None:
                 raise ValueError(
                     "with_rows() needs the device of each row: device=, a name for each row, or one for all"
                 )
-            read = labelled_rows(outputs, self, predictions, columns=columns, label=label, groups=named)
-            outputs, labels, device = read.outputs, read.labels, read.device
-            groups = groups if named is None else read.groups
+            read = labelled_rows(outputs, self, predictions, columns=columns, label=label, groups=groups)
+            outputs, labels, device, groups = read.outputs, read.labels, read.device, read.groups
         table, truth = self.table_of(outputs), as_array(labels, "labels")
         names = np.broadcast_to(as_array(device, "device").astype(str), (len(truth),))
         given = None if groups is None else Memberships.of(groups, "groups")
@@ -762,8 +760,9 @@ class Result(
             device, or a long frame with the columns `device`, `label` and one for each class (regression: the columns
             that the score reads).
 
-            Without them, and with adapted scores, the leave-one-out coverage of the rows that devices calibrated with:
-            these have set the threshold themselves, so that it says less, and no device is flagged.
+            Without them, and with adapted scores, the leave-one-out coverage of the rows that the devices of this
+            process calibrated with: these have set the threshold themselves, so that it says less, and no device is
+            flagged.
         columns
             The names of the columns of a frame by role, such as ``{"device": "hospital"}``.
         family_wise_error
@@ -771,7 +770,8 @@ class Result(
         nominal
             The coverage to test against, by default 1 - alpha.
         alpha, groups, **rows
-            As in `evaluate`; `groups` may name a column of the frame.
+            As in `evaluate`, with one entry for each row; `groups` may name a column of a frame, and is a dict by
+            device beside a dict of pairs.
 
         Returns
         -------
@@ -798,11 +798,9 @@ class Result(
         if outputs is None:
             return view._calibration_sites(family_wise_error)
         if device is None and (labels is None or isinstance(labels, str)):
-            named = groups if isinstance(groups, str) else None
             predictions = view._prediction_columns(rows.get("score"))
-            read = sites.labelled_rows(outputs, view, predictions, columns=columns, label=labels, groups=named)
-            outputs, labels, device = read.outputs, read.labels, read.device
-            groups = groups if named is None else read.groups
+            read = sites.labelled_rows(outputs, view, predictions, columns=columns, label=labels, groups=groups)
+            outputs, labels, device, groups = read.outputs, read.labels, read.device, read.groups
             if view.classes is None and read.classes is not None:
                 view = structs.replace(view, classes=read.classes)
         if labels is None:
@@ -828,7 +826,7 @@ class Result(
         """Return the leave-one-out coverage of the calibration rows of each device here."""
         from conformesh.results import sites
 
-        if self.method == "p-dcp":
+        if "epsilon" in self.options:  # which every private method has, and no other
             raise ValueError(
                 "a private run shows nothing of single devices' calibration rows; give labelled rows of other "
                 "examples: sites(outputs, labels, device=...)"

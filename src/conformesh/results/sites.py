@@ -18,6 +18,7 @@ from conformesh.files.json_numbers import as_json_value
 from conformesh.kernels.proportions import FAMILY_WISE_ERROR, shortfall_p_values
 from conformesh.results.encoding import SavedResult, align_columns
 from conformesh.results.evaluation import Coverage, DeviceCoverage, under_covered
+from conformesh.scores.base import label_positions
 
 if TYPE_CHECKING:
     from conformesh.results.result import Result
@@ -268,33 +269,45 @@ def labelled_rows(
     *,
     columns: Mapping[str, str] | None = None,
     label: str | None = None,
-    groups: str | None = None,
+    groups: Any = None,
 ) -> LabelledRows:
     """Read a pair (outputs, labels) for each device, or a long frame with the columns `device` and `label`.
 
-    A frame has one column for each class, or those named in `predictions`, for regression.
+    A frame has one column for each class, or those named in `predictions`, for regression. Its rows keep their order;
+    `groups` may name a column, or have one entry for each row. Beside pairs they are a dict by device.
     """
     roles = ColumnRoles(columns)
     label = label or roles.given.get("label", "label")
     data = as_frame(data, roles, label, "data")
     known = frame_columns(data)
     if known is None:
-        if groups is not None:
-            raise TypeError(f"groups={groups!r} names a column, and data is no frame; give the groups of each row")
-        return _rows_of_pairs(data, result)
-    taken = {roles.device, label, roles.id, *roles.given.values(), groups}
+        return _rows_of_pairs(data, result, groups)
+    column = groups if isinstance(groups, str) else None
+    taken = {roles.device, label, roles.id, *roles.given.values(), column}
     wanted = [*predictions] if predictions is not None else [*map(str, result.classes or ())]
     wanted = wanted or [name for name in known if name not in taken]
     wanted += [SCALE] if result.guarantee.adapt is not None and predictions is not None and SCALE in known else []
     frame = LongFrame(data, roles, (label, *wanted))
-    each = [np.concatenate(frame.split(name, name)) for name in (label, *wanted)]
-    outputs = each[1] if predictions is not None and len(wanted) == 1 else np.stack(each[1:], axis=1)
-    own_groups = None if groups is None else np.concatenate(frame.split(groups, "groups"))
-    devices = np.repeat(np.array(frame.names, dtype=str), frame.sizes)
-    return LabelledRows(outputs, each[0], devices, None if predictions is not None else tuple(wanted), own_groups)
+    back = np.argsort(frame.order)
+
+    def in_order(name: str) -> Array:
+        return np.concatenate(frame.split(name, name))[back]
+
+    truth, each = in_order(label), [in_order(name) for name in wanted]
+    outputs = each[0] if predictions is not None and len(wanted) == 1 else np.stack(each, axis=1)
+    if predictions is None and all(isinstance(name, str) for name in result.classes or ()):
+        truth = label_positions(truth, wanted, "labels")
+    devices = np.repeat(np.array(frame.names, dtype=str), frame.sizes)[back]
+    own_groups = groups if column is None else in_order(column)
+    return LabelledRows(outputs, truth, devices, None if predictions is not None else tuple(wanted), own_groups)
 
 
-def _rows_of_pairs(data: Any, result: Result) -> LabelledRows:
+def _rows_of_pairs(data: Any, result: Result, groups: Any) -> LabelledRows:
+    if groups is not None and not isinstance(groups, Mapping):
+        raise TypeError(
+            "groups must be a dict of device -> groups of its rows where data has a pair (outputs, labels) for each "
+            f"device, got {type(groups).__name__}; or give outputs, labels, device= and groups= apart, one for each row"
+        )
     held = as_devices(data, "data")
     pairs: list[Any] = [*held.values()] if isinstance(held, dict) else [*held]
     owners = [*held] if isinstance(held, dict) else [*result.device_ids]
@@ -314,10 +327,14 @@ def _rows_of_pairs(data: Any, result: Result) -> LabelledRows:
         outputs, labels = result.table_of(pair[0]), as_array(pair[1], "labels")
         if len(outputs) != len(labels):
             raise ValueError(f"device {owner} has {len(outputs)} rows of outputs but {len(labels)} labels")
+        beside = [] if groups is None else [*groups.get(owner, ())]
+        if groups is not None and len(beside) != len(labels):
+            raise ValueError(f"device {owner} has {len(labels)} labels but groups of {len(beside)} rows")
         if len(labels):
-            found.append((owner, outputs, labels))
+            found.append((owner, outputs, labels, beside))
     if not found:
         raise ValueError("no device has labelled rows; give outputs and labels of at least one")
     each = [np.concatenate([one[column] for one in found]) for column in (1, 2)]
     devices = np.repeat(np.array([owner for owner, *_ in found], dtype=str), [len(one[2]) for one in found])
-    return LabelledRows(each[0], each[1], devices)
+    own_groups = None if groups is None else [group for one in found for group in one[3]]
+    return LabelledRows(each[0], each[1], devices, None, own_groups)

@@ -16,7 +16,7 @@ from conformesh.api import calibrate, control
 from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
-from conformesh.results.evaluation import Evaluation, RiskEvaluation
+from conformesh.results.evaluation import Coverage, Evaluation, RiskEvaluation
 from conformesh.results.result import Result, class_indices
 from conformesh.scores import Score
 from conformesh.scores.adapt import Adaptation, Even, Prior
@@ -262,8 +262,13 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         if isinstance(found, RiskEvaluation):
             return found
         names = self.classes_.tolist()
-        per_class = {names[column]: coverage for column, coverage in found.per_class.items()}
-        return structs.replace(found, per_class=per_class, classes=None)  # which would name columns
+
+        def by_name(per_class: Mapping[Any, Coverage]) -> dict[Any, Coverage]:
+            return {names[column]: coverage for column, coverage in per_class.items()}
+
+        devices = {n: structs.replace(one, per_class=by_name(one.per_class)) for n, one in found.per_device.items()}
+        # `classes` would name columns
+        return structs.replace(found, per_class=by_name(found.per_class), per_device=devices, classes=None)
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)

@@ -258,8 +258,13 @@ class DeviceConfig:
     @property
     def has_parts(self) -> bool:
         """Whether there is more than one threshold, or rows have more than a score."""
+        return self.has_several_thresholds or self.chosen_guarantee.adapt is not None
+
+    @property
+    def has_several_thresholds(self) -> bool:
+        """Whether there are several levels, groups, sides or weights."""
         guarantee = self.chosen_guarantee
-        parts = (guarantee.groups, guarantee.sides, guarantee.weighting, guarantee.adapt)
+        parts = (guarantee.groups, guarantee.sides, guarantee.weighting)
         return len(guarantee.alphas) > 1 or any(part is not None for part in parts)
 
     @property
@@ -448,7 +453,7 @@ def _check_parts(config: DeviceConfig) -> None:
             "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
             "report would have to add up over whichever devices have reported, which is proven for one threshold only"
         )
-    if config.is_private:
+    if config.is_private and config.has_several_thresholds:
         raise ValueError(
             f"method {config.run.method!r} on a mesh counts every score of an epoch once, for one threshold; leave out "
             "alphas, groups, lower_share and weight_column"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import asdict
@@ -22,6 +22,7 @@ from conformesh.mesh.http.messages import (
     AcceptedReply,
     CalibrationReply,
     CertificateReply,
+    EvaluateReply,
     HealthReply,
     PartThreshold,
     ThresholdReply,
@@ -30,6 +31,7 @@ from conformesh.mesh.http.online_replies import observe, predict_next
 from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
+    EVALUATE,
     HEALTH,
     JSON,
     MESH,
@@ -49,6 +51,7 @@ from conformesh.mesh.http.prediction_replies import (
     WAITS_FOR_A_RUN,
     AdaptedPredictions,
     MissingRowsError,
+    evaluate,
     predict,
 )
 from conformesh.mesh.node.certified_result import CertifiedResult, certificate_fields
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
+_T = TypeVar("_T")
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -153,6 +157,7 @@ class HttpReplies:
             METRICS: partial(self._metrics, ""),
             OPENAPI: _described,
             PREDICT: self._predict,
+            EVALUATE: self._evaluate,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
             ONLINE: lambda _: HttpReply.of(self._learning().status()),
@@ -265,14 +270,33 @@ class HttpReplies:
         return HttpReply.of(AcceptedReply(True, roster=became), HTTPStatus.ACCEPTED)
 
     def _predict(self, body: bytes) -> HttpReply:
-        adapted = self._adapted
+        found = self._certified_to_predict()
+        return HttpReply.of(self._refuse_in_words(lambda: predict(found, self._adapted, body)))
+
+    def _evaluate(self, body: bytes) -> HttpReply:
+        state = self.node.state
+        if state.private:
+            words = "a private node does not measure its own coverage, which depends on its own examples alone"
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, words)
+        found = self._certified_to_predict()
+        batch = self._refuse_in_words(lambda: evaluate(found, self._adapted, body))
+        coverage = state.count_coverage(found, batch)
+        if coverage is None:
+            raise Refused(
+                HTTPStatus.CONFLICT, "another result was certified meanwhile; nothing was counted: send it again"
+            )
+        return HttpReply.of(EvaluateReply(batch, coverage))
+
+    def _certified_to_predict(self) -> CertifiedResult:
         try:
-            found = self._certified()
+            return self._certified()
         except Refused as refusal:
-            more = "" if adapted is None else f"; {WAITS_FOR_A_RUN}"
+            more = "" if self._adapted is None else f"; {WAITS_FOR_A_RUN}"
             raise Refused(refusal.status, f"{refusal}{more}") from None
+
+    def _refuse_in_words(self, reply: Callable[[], _T]) -> _T:
         try:
-            return HttpReply.of(predict(found, adapted, body))
+            return reply()
         except MissingRowsError as error:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
         except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.guarantee import Guarantee
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import EpochClock
@@ -26,6 +27,7 @@ from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.problems import Problem
 from conformesh.pipeline.solver import MethodRun, solve_on_device
 from conformesh.protocols.block import Answers, SearchProgress
+from conformesh.results.adapted import DeviceRows
 from conformesh.results.result import Result
 from conformesh.table import Table
 
@@ -147,6 +149,10 @@ def private_protocol(config: DeviceConfig, part: PrivatePart, log: Callable[[str
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
         scores, epoch = part.scores(), part.epochs.last_closed()
         secrets = attempt_secrets(config, scores, epoch, context, log)
+        if guarantee.adapt is not None:
+            return solve_on_device(
+                network, row, local_table(config, scores), guarantee, with_fresh_seed(run, guarantee), secrets=secrets
+            )
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
         own = np.empty(0) if config.has_epsilon else scores.up_to_epoch(epoch)
         table = Table.from_flat(own, [len(own)], names=(config.name,))
@@ -199,16 +205,23 @@ def local_protocol(config: DeviceConfig, scores: LocalScores, search: SearchProg
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if search is not None:
             search.clear()
-        # With adapted scores each device hides one of its rows: by fresh chance, whatever is in the rows.
-        fresh = run if guarantee.adapt is None else replace(run, seed=randbits(63))
-        return solve_on_device(network, row, table, guarantee, fresh, progress=search)
+        return solve_on_device(network, row, table, guarantee, with_fresh_seed(run, guarantee), progress=search)
 
     return make
 
 
+def with_fresh_seed(run: MethodRun, guarantee: Guarantee) -> MethodRun:
+    """Return a run in which a device with adapted scores hides one of its rows by fresh chance, whatever is in them."""
+    return run if guarantee.adapt is None else replace(run, seed=randbits(63))
+
+
 def local_table(config: DeviceConfig, scores: LocalScores) -> Table:
     """Return the rows of a device as calibration takes them."""
-    if (rows := scores.rows) is not None:
+    rows = scores.rows
+    if rows is None and config.adaptation is not None:  # no file, or an unreadable one
+        outputs = np.empty(0) if config.classes is None else np.empty((0, len(config.classes)))
+        rows = DeviceRows(config.adaptation.read(outputs, np.empty(0, np.int64), config.name))
+    if rows is not None:
         offsets = np.array([0, len(scores)], dtype=np.int64)
         return Table((config.name,), offsets, outputs=rows.bag.outputs, truth=rows.bag.labels, groups=rows.groups)
     table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
