@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,9 @@ from conformesh import METHODS, TOPOLOGIES, Centres, Network, Result, calibrate,
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
-from conformesh.methods import exposure_of_method
+from conformesh.methods import exposure_of_method, exposure_of_result
 from conformesh.pipeline.solver import REFUSALS
+from conformesh.privacy.exposure import Exposure
 from conformesh.privacy.gossip_attack import observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
@@ -276,26 +277,23 @@ def _rank(rank: int | tuple[int, ...] | None) -> str:
 
 def reveals() -> str:
     """What every method reveals by default, and of how many devices one curious one has numbers of their own."""
-    ways: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
-    ways += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp", "p-dcp")]
-    ways.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
-    ways.append(("e-dcp", f"{code('e-dcp')}, mixture `any`", {"mixture": "any"}))
-    ways.append(("e-dcp", f"{code('e-dcp')}, `mixture_bound`", {"mixture_bound": 2}))
+    each: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
+    each += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp", "p-dcp")]
+    each.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
+    each.append(("e-dcp", f"{code('e-dcp')}, mixture `any`", {"mixture": "any"}))
+    each.append(("e-dcp", f"{code('e-dcp')}, `mixture_bound`", {"mixture_bound": 2}))
+    ways: list[tuple[str, Callable[..., Exposure]]] = [
+        (written, partial(exposure_of_method, name, **given)) for name, written, given in each
+    ]
+    ways.append(("`control` with `monotone=False`", _exposure_of_lambda_tests))
     network, rows = Network.torus(5, 4), []
-    for name, written, given in ways:
-        found = [
-            row
-            for row in exposure_of_method(name, network, coalition=0, **given).rows
-            if row.what != "its number of scores"
-        ]
+    for written, exposure in ways:
+        found = [row for row in exposure(network, coalition=0).rows if row.what != "its number of scores"]
         said = [
             "; ".join(row.what.partition(" (on a mesh")[0] for row in found if row.to == to)
             for to in ("neighbours", "everybody", "a server")
         ]
-        bare = [
-            len(exposure_of_method(name, Network.of(graph, 20), coalition=1, **given).bare)
-            for graph in ("chain", "star", "torus")
-        ]
+        bare = [len(exposure(Network.of(graph, 20), coalition=1).bare) for graph in ("chain", "star", "torus")]
         rows.append((written, *(words or "—" for words in said), *map(str, bare)))
     columns = (
         "method",
@@ -307,6 +305,13 @@ def reveals() -> str:
         "torus",
     )
     return table(columns, rows)
+
+
+def _exposure_of_lambda_tests(network: Network, coalition: int) -> Exposure:
+    """Return what tests of one lambda reveal."""
+    losses = [np.zeros((50, 1))] * network.devices
+    found = control(losses, network, 0.5, monotone=False, pac_confidence=0.9, grid=[0.5])
+    return exposure_of_result(found, network, coalition=coalition)
 
 
 def observed() -> str:

@@ -14,7 +14,7 @@ from html import escape
 GREEK = {
     **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ"},
     **{"lambda": "λ", "mu": "μ", "nu": "ν", "pi": "π", "rho": "ρ", "varrho": "ϱ", "sigma": "σ", "tau": "τ", "phi": "φ"},
-    **{"omega": "ω"},
+    **{"omega": "ω", "varphi": "φ"},
     **{"infty": "∞", "nabla": "∇", "dots": "…", "#": "#"},  # set as letters, without room around them
     **{"Gamma": "Γ", "Delta": "Δ", "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ"},
 }
@@ -28,7 +28,7 @@ OPERATORS = {
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 # What has its bounds below and above in a display
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min", "sup": "sup"}
-FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
+FUNCTIONS = ("log", "ln", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "widetilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from conformesh import Result, adapt, calibrate
+from tests.engines.mpi import start
 
 CLASSES = ["ant", "bee", "cat", "doe"]
 DEVICES = [f"d{k}" for k in range(5)]
@@ -231,3 +232,11 @@ def test_what_is_missing_is_said(run, csv, files, frames):
         assert answer.exit_code == 2, (case, answer.output)
         assert problem in answer.stderr, (case, answer.stderr)
         assert len([line for line in answer.stderr.splitlines() if line.startswith("error: ")]) == 1, case
+
+
+def test_ranks_calibrate_as_one_process(run, files, tmp_path):
+    words = ("calibrate", tmp_path / "cal.csv", "--adapt", "prior", "--alpha", "0.2", "--seed", "5", "--json")
+    done = start(2, "conformesh.cli", *words, "--engine", "mpi")
+    assert done.returncode == 0, done.stderr
+    found, expected = json.loads(done.stdout), Result.load("r.json").to_dict()
+    assert (found["answers"], found["adapted"]) == (expected["answers"], expected["adapted"])

@@ -1,7 +1,9 @@
 """Adapted scores on a mesh: the configuration, the file of labelled outputs, a run, and what nodes predict."""
 
 import json
-from contextlib import ExitStack
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import numpy as np
@@ -9,22 +11,26 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from conformesh import Network, adapt, calibrate
+from conformesh import Network, Result, adapt, calibrate
 from conformesh.cli import app
+from conformesh.kernels.proportions import exact_intervals
 from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
-from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.calibration_run import device_result
 from conformesh.mesh.node.certified_result import CertifiedResult
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import CoverageStatus
 from conformesh.pipeline import solver
 from conformesh.results.adapted import DeviceRows
+from conformesh.scores import AbsoluteResidual
 from conformesh.scores.adapt import Bag
 from tests.mesh.meshes import config
-from tests.mesh.nodes import JSON, asked, serving, short_folder
+from tests.mesh.nodes import JSON, ask, asked, calibration, numbers, serving, short_folder
 from tests.mesh.private_mesh import Mesh
 from tests.mesh.real import free_ports, long_ago, wait_for
 from tests.mesh.test_parts import ended
@@ -77,6 +83,7 @@ CELLS = {
         {"adapt_options": {"window": "full", "strength": [1, 8]}, "alphas": ("0.1", "0.2"), "mixture": "equal"},
         {"adapt": adapt.Prior(window="full", strength=(1, 8)), "alpha": ["0.1", "0.2"], "mixture": "equal"},
     ),
+    "own": ({"mixture": "own"}, {"adapt": "prior", "mixture": "own"}),
     "even, groups": (
         {"adapt": "even", "groups": ("old", "young"), "group_column": "age"},
         {"adapt": "even", "groups": dict(zip(NAMES, GROUPS, strict=True))},
@@ -164,12 +171,12 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
         ({"method": "h-dcp"}, "use method 'e-dcp'"),
         ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
         ({"weight_column": "w", "weight_bound": 2.0}, "leave adapt out, or the weights, centres or sides"),
-        ({"pac_confidence": "0.9"}, "leave pac_confidence out, or adapt"),
+        ({"pac_confidence": "0.9", "time_uniform": False}, "leave pac_confidence out, or adapt"),
         ({"rank_rule": "ghost"}, "adapted scores have a rank of their own"),
         ({"score": "lac"}, "leave scores.score out"),
         ({"adapt": "prio"}, "unknown adaptation 'prio', did you mean 'prior'"),
         ({"adapt_options": {"strenth": 1}}, "guarantee.adapt_options: unknown option"),
-        ({"adapt_options": {"window": 0}}, "window must be a number of pooled scores from 2 on"),
+        ({"adapt_options": {"window": 0}}, "window must be a number of pooled scores"),
         ({"output_columns": ("cat",)}, "must name the classes, at least two"),
         (
             {"output_columns": ()},
@@ -404,6 +411,113 @@ def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
         assert answer["sets"] == [np.flatnonzero(row).tolist() for row in found[0].on(NAMES[0]).predict(NEW)]
 
 
+# --- its own coverage -------------------------------------------------------------------------------------------------
+
+
+def coverage_by_hand(sets, labels):
+    return int(sets[np.arange(len(labels)), labels].sum())
+
+
+@pytest.mark.parametrize("kind", ["adapted", "plain"])
+def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
+    """In its status and metrics, with the exact interval; a new result begins anew."""
+    found, _ = results
+    if kind == "adapted":
+        node, sets = node_with(found[0]), found[0].on(NAMES[0]).predict(NEW)
+    else:
+        plain = calibration(0.7, device_ids=(NAMES[0],))
+        node, sets = node_with(plain), plain.predict(NEW)
+    truth = np.random.default_rng(1).integers(3, size=len(NEW))
+    named = [CLASSES[y] if kind == "adapted" and i % 2 else int(y) for i, y in enumerate(truth)]
+    body = json.dumps({"outputs": NEW.tolist(), "labels": named})
+    covered, rows = coverage_by_hand(sets, truth), len(NEW)
+    with serving(node, read_rows=lambda: None) as service:
+        assert "coverage" not in asked(service, "GET", "/status")[1]
+        assert "conformesh_coverage" not in ask(service, "GET", "/metrics")[2]
+        before = share_status(node.status(), 1.0)
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        assert status == 200
+        assert answer["batch"] == answer["coverage"]
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        low, high = exact_intervals([2 * covered], [2 * rows])
+        expected = {
+            "alpha": 0.1,
+            "run": 3,
+            "rows": 2 * rows,
+            "covered": 2 * covered,
+            "coverage": covered / rows,
+            "low": float(low[0]),
+            "high": float(high[0]),
+            "mean_size": float(sets.sum(axis=1).mean()),
+            "empty": 2 * int((sets.sum(axis=1) == 0).sum()),
+        }
+        assert answer["coverage"] == expected
+        assert answer["batch"]["rows"] == rows
+        assert asked(service, "GET", "/status")[1]["coverage"] == [expected]
+        metrics = numbers(ask(service, "GET", "/metrics")[2])
+        assert metrics['conformesh_coverage{alpha="0.1"}'] == covered / rows
+        assert metrics['conformesh_coverage_low{alpha="0.1"}'] == pytest.approx(expected["low"])
+        assert metrics['conformesh_coverage_rows{alpha="0.1"}'] == 2 * rows
+        # Neighbours hear nothing of it.
+        assert share_status(node.status(), 1.0) == before
+        client = Client(str(service.address.path)).evaluate(NEW, truth, alpha=0.1)
+        assert client["batch"] == answer["batch"]
+        expected = asked(service, "GET", "/status")[1]["coverage"][0]
+        assert expected["rows"] == 3 * rows
+        for wrong, words in (
+            ({}, "'labels' must be a list"),
+            ({"labels": []}, "at least one"),
+            ({"labels": [0]}, "needed one of 'probabilities' and 'outputs'"),
+            ({"labels": [0], "outputs": [[1, 0, 0], [0, 1, 0]]}, "one label for each of 2 rows"),
+            ({"labels": [3], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": [0.5], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": [True], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": ["bird"], "outputs": [[1, 0, 0]]}, "label"),
+            ({"labels": [0], "outputs": [[1, 0, 0]], "as_names": True}, "unknown field 'as_names'"),
+        ):
+            status, refused = asked(service, "POST", "/evaluate", json.dumps(wrong), JSON)
+            assert (status, words in refused["error"]) == (400, True), (wrong, refused)
+        assert asked(service, "GET", "/status")[1]["coverage"] == [expected]
+        node.certify(found[0] if kind == "adapted" else plain, run=4)
+        assert "coverage" not in asked(service, "GET", "/status")[1]
+
+
+def test_intervals_are_evaluated_too():
+    plain = calibration(1.0, AbsoluteResidual(), device_ids=(NAMES[0],))
+    with serving(node_with(plain)) as service:
+        body = json.dumps({"outputs": [[0.0], [5.0], [2.0]], "labels": [0.5, 7, 1.0]})
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        assert status == 200
+        counts = [answer["coverage"][name] for name in ("rows", "covered", "mean_size", "empty")]
+        assert counts == [3, 2, 2.0, 0]
+
+
+def test_a_private_node_does_not_measure_itself(results):
+    found, _ = results
+    node = NodeState(NAMES[0], NAMES[1:], private=True)
+    node.certify(found[0], run=3)
+    with serving(node, read_rows=lambda: None) as service:
+        body = json.dumps({"outputs": NEW.tolist(), "labels": [0] * len(NEW)})
+        status, answer = asked(service, "POST", "/evaluate", body, JSON)
+        assert (status, "private node" in answer["error"]) == (501, True)
+    node.count_coverage(node.certified, CoverageStatus.of(0.1, 3, 10, 9, 10.0, 0))
+    assert (len(node.status().coverage), node.shared_status().coverage) == (1, [])
+
+
+def test_at_a_port_a_private_node_tells_nothing_of_its_rows(results):
+    """Sets, the hidden place and the digest of rows depend on them; its owner gets all of it at the socket."""
+    found, _ = results
+    body = json.dumps({"outputs": NEW.tolist()})
+    for where, status in (("tcp", 501), ("unix", 200)):
+        node = NodeState(NAMES[0], NAMES[1:], private=True)
+        node.certify(found[0], run=3)
+        with serving(node, where=where, read_rows=lambda: None) as service:
+            assert asked(service, "POST", "/predict", body, JSON)[0] == status
+            text = ask(service, "GET", "/calibration")[2]
+            assert (found[0].adapted.digests[NAMES[0]] in text) == (where == "unix")
+            assert Result.from_dict(json.loads(text)["calibration"]).adapted.losses == found[0].adapted.losses
+
+
 # --- real nodes -------------------------------------------------------------------------------------------------------
 
 
@@ -443,6 +557,47 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
             after(clients, run)
             again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
             assert np.array_equal(clients[0].predict(NEW), again.predict(NEW))
+
+
+def test_a_device_that_joins_waits_for_the_next_run():
+    """Processes: it gets a folder with a heading, says that it waits, and predicts after the run that it joins."""
+    with short_folder() as root, ExitStack() as stack:
+        folders = init_mesh(root / "m", Network.chain(2), base_port=free_ports(3), insecure=True, **PRIOR)
+        for folder, k in zip(folders, (0, 2), strict=True):
+            written(folder, k)
+        clients = [Client(folder) for folder in folders]
+        for folder in folders:
+            stack.enter_context(process(folder))
+        run, _ = after(clients, 0)
+        before = clients[0].predict(NEW)
+        joiner = add_device(root / "m", "joiner", [NAMES[0]], settled=1)
+        assert (joiner / "scores.csv").read_text() == "device,label,cat,dog,fish\n"
+        written(joiner, 3)
+        stack.enter_context(process(joiner))
+        new = Client(joiner)
+        wait_for((joiner / "node.sock").exists)
+        with pytest.raises(NodeError, match="it predicts after its first run") as refused:
+            new.predict(NEW)
+        assert refused.value.status == 503
+        assert np.array_equal(clients[0].predict(NEW), before)
+        clients[0].submit_roster((root / "m" / "roster.json").read_bytes())
+        after([*clients, new], run)
+        for client, k, name in zip([*clients, new], (0, 2, 3), (*NAMES[:2], "joiner"), strict=True):
+            result = client.calibration()
+            assert {*result.adapted.weights} == {*NAMES[:2], "joiner"}
+            assert np.array_equal(client.predict(NEW), result.on(name, (OUTPUTS[k], LABELS[k])).predict(NEW))
+
+
+@contextmanager
+def process(folder):
+    """A node in a process of its own."""
+    with (folder / "node.log").open("wb") as log:
+        running = subprocess.Popen([sys.executable, "-m", "conformesh", "node", str(folder)], stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            running.terminate()
+            running.wait(20)
 
 
 def predicted(client):

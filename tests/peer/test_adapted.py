@@ -28,7 +28,7 @@ def shares(network):
     return {name: 1 + k for k, name in enumerate(network.ids)}
 
 
-MIXTURES = {"sizes": lambda _: "sizes", "equal": lambda _: "equal", "given": shares}
+MIXTURES = {"sizes": lambda _: "sizes", "equal": lambda _: "equal", "given": shares, "own": lambda _: "own"}
 
 
 def rows_of(network, task, seed=0):

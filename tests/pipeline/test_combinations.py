@@ -697,7 +697,6 @@ TRIGGERS = {
     "adapt with a full window x p-dcp": adapted(method="p-dcp", adapt=Prior(window="full")),
     "adapt x faults": adapted(faults={"loss": 0.1}),
     "adapt x asynchronous mode": on_a_mesh("asynchronous", adapt=Prior()),
-    "adapt x private mesh": on_a_mesh("rounds", "p-dcp", adapt=Prior()),
     "adapt x online": on_a_mesh("rounds", online=True, adapt=Prior()),
     "unknown mixtures x methods": plain(method="r-dcp", mixture="own"),
     "unknown mixtures x rank_rule": plain(mixture="own", rank_rule="swap"),

@@ -204,8 +204,8 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "non-monotone losses x methods",
         lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
-        "monotone=False needs exact sums of losses over all devices, which this method does not form: without noise "
-        "they say more than a private run may, and p-values for noisy sums are not proven",
+        "monotone=False needs exact sums of losses over all devices, which only 'e-dcp' forms; p-values of masked or "
+        "noisy sums are not available",
         "use method 'e-dcp'",
     ),
     _Refusal(

@@ -760,8 +760,9 @@ class Result(
             device, or a long frame with the columns `device`, `label` and one for each class (regression: the columns
             that the score reads).
 
-            Without them, and with adapted scores, the leave-one-out coverage of the rows that devices calibrated with:
-            these have set the threshold themselves, so that it says less, and no device is flagged.
+            Without them, and with adapted scores, the leave-one-out coverage of the rows that the devices of this
+            process calibrated with: these have set the threshold themselves, so that it says less, and no device is
+            flagged.
         columns
             The names of the columns of a frame by role, such as ``{"device": "hospital"}``.
         family_wise_error

@@ -284,11 +284,11 @@ def losses_in_units(table: Floats, bound: float, scale: int) -> Ints:
 def ratio_losses(numerator: ArrayLike, denominator: ArrayLike, level: float, largest: float = 1.0) -> Floats:
     r"""Return losses whose mean is at most `level` exactly if E[numerator] / E[denominator] is at most `level`.
 
-    .. math:: L = \rho + \frac{N - \rho D}{D_\text{max}} \in [0, 1], \qquad
-              E L \le \rho \iff E N \le \rho\, E D
+    .. math:: L = \rho + \frac{N - \rho D}{D_\text{max}} \in [0, 1]
 
-    for :math:`0 \le N \le D \le D_\text{max}`. A ratio of means is no mean loss, but this *linear form* of it is. It
-    rises and falls, so that it is tested on a grid: ``control(..., monotone=False, risk=level)``.
+    for :math:`0 \le N \le D \le D_\text{max}`: :math:`E L \le \rho` exactly if :math:`E N \le \rho\, E D`. A
+    ratio of means is no mean loss, but this *linear form* of it is. It rises and falls, so that it is tested on a grid:
+    ``control(..., monotone=False, risk=level)``.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ Copy each folder, whole, to the machine of its device, and to no other machine:
 | --- | --- |
 {places}
 
-Put the device's own scores into its `scores.csv` (a line `device,score`, then one line per score), or spread one file
+{_what_to_put(config)}, or spread one file
 over all folders here, before copying, with `conformesh mesh init ... --scores FILE`.
 
 {_INSECURE if config.security.insecure else _SECURE}
@@ -47,6 +47,16 @@ others, and nobody needs to be started again. A device that was off for all that
 it comes back; if none of them is its neighbour any more, hand it to it as well. `conformesh mesh check FOLDER FOLDER
 ...` names what differs between folders.
 """
+
+
+def _what_to_put(config: DeviceConfig) -> str:
+    """Return what belongs into the file of scores."""
+    file = config.scores.file
+    if config.guarantee.adapt is None:
+        return f"Put the device's own scores into its `{file}` (a line `device,score`, then one line per score)"
+    columns = ", ".join(f"`{name}`" for name in (config.scores.label_column, *config.scores.output_columns[:3]))
+    more = ", ..." if len(config.scores.output_columns) > 3 else ""
+    return f"Put the device's own labelled outputs into its `{file}` (columns {columns}{more}; one line per example)"
 
 
 _CERTIFICATES = """\

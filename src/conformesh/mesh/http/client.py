@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from conformesh.mesh.http.address import Address, fallback_paths, find_address, is_private
 from conformesh.mesh.http.paths import (
     CALIBRATION,
+    EVALUATE,
     HEALTH,
     JSON,
     MESH,
@@ -146,6 +147,31 @@ class Client:
         for row, members in zip(sets, answer["sets"], strict=True):
             row[members] = True
         return sets
+
+    def evaluate(self, outputs: ArrayLike, labels: Sequence[Any], **rows: Any) -> dict[str, Any]:
+        """Have the node measure how often its sets hold these labels; return that, and the same of all so far.
+
+        Parameters
+        ----------
+        outputs
+            As in `predict`.
+        labels
+            The true label of each row: the number of a column or the name of a class, or for regression a number.
+        **rows
+            `score`, `alpha`, `groups` and `weight`, as in `predict`.
+
+        Returns
+        -------
+        dict
+            ``{"batch": ..., "coverage": ...}``: rows, covered, coverage with its exact 95 % interval, mean size.
+        """
+        import numpy as np
+
+        from conformesh.files.json_numbers import as_json_value
+
+        given = {name: np.asarray(value).tolist() for name, value in rows.items() if value is not None}
+        request = {"outputs": as_json_value(np.asarray(outputs).tolist()), "labels": np.asarray(labels).tolist()}
+        return dict(self._ask(EVALUATE, request | given))
 
     def predict_next(self, outputs: ArrayLike | None = None) -> dict[str, Any]:
         """Return {"example", "threshold"} for the next example of a node that learns online.

@@ -17,6 +17,7 @@ from conformesh.mesh.node.status import (
     CertificateFields,
     CertifiedFacts,
     Count,
+    CoverageStatus,
     JsonNumber,
     OnlineAccount,
     Phase,
@@ -99,6 +100,13 @@ class SetsReply(Struct):
     ) = UNSET
 
 
+class EvaluateReply(Struct):
+    """How often the sets of these examples cover, and of all examples since the result was certified."""
+
+    batch: CoverageStatus
+    coverage: CoverageStatus
+
+
 class IntervalsReply(Struct):
     """An interval for each example."""
 
@@ -168,6 +176,18 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
         | UnsetType
     ) = UNSET
     as_names: Annotated[bool, Meta(description="Whether to name the classes too, with adapted scores.")] = False
+
+
+class EvaluateRequest(Struct, forbid_unknown_fields=True):
+    """What a prediction needs, and the true label of each example: the number of a column, a class, or a number."""
+
+    labels: list[float | str]
+    probabilities: OutputRows | UnsetType = UNSET
+    outputs: OutputRows | UnsetType = UNSET
+    score: str | ScoreChoice | None = None
+    alpha: float | UnsetType = UNSET
+    groups: list[str | list[str]] | UnsetType = UNSET
+    weight: float | list[float] | UnsetType = UNSET
 
 
 class PredictNextRequest(Struct, forbid_unknown_fields=True):

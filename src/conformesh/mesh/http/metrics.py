@@ -117,6 +117,10 @@ def _raised_alarms(now: Snapshot) -> Mapping[str, JsonNumber]:
     return {} if alarm is None else {scope: scope in alarm.raised.raised() for scope in get_args(AlarmScope)}
 
 
+def _coverage(field: str) -> Callable[[Snapshot], Mapping[str, JsonNumber]]:
+    return lambda now: {f"{one.alpha:g}": getattr(one, field) for one in now.status.coverage}
+
+
 METRICS: tuple[Metric, ...] = (
     Metric(
         "info",
@@ -228,6 +232,16 @@ METRICS: tuple[Metric, ...] = (
         "When the threshold was made.",
         (),
         _certified(lambda certified: certified.made_seconds),
+    ),
+    *(
+        Metric(name, "gauge", words, ("alpha",), _per_word(_coverage(field)))
+        for name, field, words in (
+            ("coverage", "coverage", "Share of labelled examples whose sets cover, on this device since its result."),
+            ("coverage_low", "low", "Lower end of the exact 95 % interval of the coverage of this device."),
+            ("coverage_high", "high", "Upper end of it."),
+            ("coverage_rows", "rows", "Labelled examples that were sent to /evaluate since the result."),
+            ("set_size", "mean_size", "Mean number of labels in their sets, or mean width of their intervals."),
+        )
     ),
     Metric(
         "heard_devices",

@@ -15,6 +15,8 @@ from conformesh.mesh.http.messages import (
     CalibrationReply,
     CertificateReply,
     ErrorReply,
+    EvaluateReply,
+    EvaluateRequest,
     HealthReply,
     IntervalsReply,
     ObserveReply,
@@ -28,6 +30,7 @@ from conformesh.mesh.http.messages import (
 from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
+    EVALUATE,
     HEALTH,
     JSON,
     MESH,
@@ -106,8 +109,22 @@ OPERATIONS: dict[str, Operation] = {
     OPENAPI: Operation("This description", {200: ("An OpenAPI document.", "")}),
     PREDICT: Operation(
         "Prediction sets or intervals for outputs of the model",
-        {200: ("A set or an interval for each example.", "PredictReply"), **_BUSY},
+        {
+            200: ("A set or an interval for each example.", "PredictReply"),
+            501: ("On a port: adapted sets of a private node, which depend on its rows.", "ErrorReply"),
+            **_BUSY,
+        },
         "PredictRequest",
+    ),
+    EVALUATE: Operation(
+        "Measure how often the sets of this device cover, on labelled examples",
+        {
+            200: ("The coverage of these examples, and of all since the result was certified.", "EvaluateReply"),
+            409: ("Another result was certified meanwhile; nothing is counted.", "ErrorReply"),
+            501: ("A private node does not measure its own coverage.", "ErrorReply"),
+            **_BUSY,
+        },
+        "EvaluateRequest",
     ),
     RECALIBRATE: Operation(
         "Ask for a new run",
@@ -161,10 +178,12 @@ def _derive_schemas() -> dict[str, Schema]:
         *(NodeStatus, MeshStatus, OnlineStatus),
         *(ErrorReply, ThresholdReply, CertificateReply, CalibrationReply, HealthReply, SetsReply, IntervalsReply),
         *(PredictNextReply, ObserveReply, AcceptedReply, PredictRequest, PredictNextRequest, ObserveRequest),
+        *(EvaluateReply, EvaluateRequest),
     )
     _, schemas = msgspec.json.schema_components(types, ref_template=_COMPONENT)
     # By hand: a Struct cannot say that exactly one of several fields is needed, ...
-    schemas["PredictRequest"]["oneOf"] = [{"required": ["probabilities"]}, {"required": ["outputs"]}]
+    for name in ("PredictRequest", "EvaluateRequest"):
+        schemas[name]["oneOf"] = [{"required": ["probabilities"]}, {"required": ["outputs"]}]
     schemas["ObserveRequest"]["oneOf"] = [
         {"required": ["score"], "not": {"anyOf": [{"required": ["outputs"]}, {"required": ["label"]}]}},
         {"required": ["outputs", "label"], "not": {"required": ["score"]}},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 THRESHOLD, CERTIFICATE, CALIBRATION, MESH = "/threshold", "/certificate", "/calibration", "/mesh"
 HEALTH, STATUS, METRICS, OPENAPI = "/health", "/status", "/metrics", "/openapi.json"
-PREDICT, RECALIBRATE, ROSTER = "/predict", "/recalibrate", "/roster"
+PREDICT, EVALUATE, RECALIBRATE, ROSTER = "/predict", "/evaluate", "/recalibrate", "/roster"
 ONLINE, OBSERVE, PREDICT_NEXT = "/online", "/observe", "/predict_next"
 VERBS = {
     THRESHOLD: "GET",
@@ -19,6 +19,7 @@ VERBS = {
     METRICS: "GET",
     OPENAPI: "GET",
     PREDICT: "POST",
+    EVALUATE: "POST",
     RECALIBRATE: "POST",
     ROSTER: "POST",
     ONLINE: "GET",

@@ -7,21 +7,24 @@ they are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import UNSET
 
-from conformesh.files.json_numbers import as_json_value
-from conformesh.mesh.http.messages import IntervalsReply, PredictRequest, SetsReply
+from conformesh.common.names import unknown_name
+from conformesh.files.json_numbers import as_json_value, as_number
+from conformesh.mesh.http.messages import EvaluateRequest, IntervalsReply, PredictRequest, SetsReply
 from conformesh.mesh.http.request_bodies import parse_object, parse_table, refuse_unknown
 from conformesh.mesh.node.certified_result import CertifiedResult
+from conformesh.mesh.node.status import CoverageStatus
 from conformesh.scores import SCORES, Score, get_score
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conformesh.results.adapted import DevicePredictor, DeviceRows
+    from conformesh.results.result import Result
 
 _TABLES = ("probabilities", "outputs")  # what a request may call its table
 _OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
@@ -87,63 +90,94 @@ def predict(found: CertifiedResult, adapted: AdaptedPredictions | None, body: by
     """Return the sets or intervals for the outputs in a body."""
     request = parse_object(body)
     refuse_unknown(request, PredictRequest)
-    table, rows = _table_in(request), _of_rows(request)
     as_names = request.get("as_names", False)
     if not isinstance(as_names, bool):
         raise ValueError(f"'as_names' must be true or false, got {as_names!r:.40}")
-    result = found.calibration
-    if result.guarantee.adapt is not None:
-        if adapted is None:
-            raise MissingRowsError("this node was started without its labelled outputs, and cannot predict")
-        return _adapted_reply(found, adapted.predictor(found), request, table, rows, as_names)
-    score = _score(result.score, request.get("score"))
-    view = result.at(rows.pop("alpha", None))
-    predicted = view.predict(as_model_outputs(score.task, table), score=score, **rows)
-    threshold = as_json_value(view.threshold) if len(view) == 1 else UNSET
-    if score.task == "regression":
-        _refuse_names(as_names)
-        return IntervalsReply(found.run, as_json_value(predicted.tolist()), threshold)
+    made = _predicted(found, adapted, request)
+    threshold = as_json_value(made.view.threshold) if len(made.view) == 1 and made.predictor is None else UNSET
+    if made.task == "regression":
+        if as_names:
+            raise ValueError("'as_names' is for sets of classes, and this mesh has intervals; leave it out")
+        return IntervalsReply(found.run, as_json_value(made.values.tolist()), threshold)
+    sets = [np.flatnonzero(row).tolist() for row in made.values]
+    reply = SetsReply(found.run, sets, [len(members) for members in sets], threshold)
     if as_names:
-        raise ValueError("'as_names' needs the names of the classes, which only a mesh with adapt is configured with")
-    return _sets_reply(found, predicted, threshold)
-
-
-def _adapted_reply(
-    found: CertifiedResult,
-    predictor: DevicePredictor,
-    request: dict[str, Any],
-    table: Any,
-    rows: dict[str, Any],
-    as_names: bool,
-) -> SetsReply | IntervalsReply:
-    for name in ("score", "weight"):
-        if request.get(name) is not None:
-            raise ValueError(f"{name!r} does not go with adapted scores; leave it out")
-    alpha, task = rows.pop("alpha", None), predictor.adapt.task
-    if alpha is None and len(found.calibration.alphas) > 1:
-        levels = ", ".join(f"{level:g}" for level in found.calibration.alphas)
-        raise ValueError(f"'alpha' must say which level: {levels}")
-    predicted = predictor.predict(as_model_outputs(task, table), alpha=alpha, groups=rows.get("groups"))
-    if task == "regression":
-        _refuse_names(as_names)
-        return IntervalsReply(found.run, as_json_value(predicted.tolist()))
-    reply = _sets_reply(found, predicted, UNSET)  # each label has a limit of its own
-    classes = found.calibration.classes
-    if as_names and classes is not None:
-        reply.names = [[str(classes[column]) for column in members] for members in reply.sets]
-    if unseen := predictor.unseen_classes:
+        if (classes := made.view.classes) is None:
+            raise ValueError(
+                "'as_names' needs the names of the classes, with which only a mesh with adapt is configured"
+            )
+        reply.names = [[str(classes[column]) for column in members] for members in sets]
+    if made.predictor is not None and (unseen := made.predictor.unseen_classes):
         reply.unseen = [*unseen]
     return reply
 
 
-def _sets_reply(found: CertifiedResult, predicted: Any, threshold: Any) -> SetsReply:
-    sets = [np.flatnonzero(row).tolist() for row in predicted]
-    return SetsReply(found.run, sets, [len(members) for members in sets], threshold)
+def evaluate(found: CertifiedResult, adapted: AdaptedPredictions | None, body: bytes) -> CoverageStatus:
+    """Return how often the sets or intervals for the outputs in a body hold the labels in it."""
+    request = parse_object(body)
+    refuse_unknown(request, EvaluateRequest)
+    labels = request.pop("labels", None)
+    if not isinstance(labels, list) or not labels:
+        raise ValueError("'labels' must be a list with the true label of each example, at least one")
+    made = _predicted(found, adapted, request)
+    values = made.values
+    if len(labels) != len(values):
+        raise ValueError(f"'labels' must have one label for each of {len(values)} rows of outputs, got {len(labels)}")
+    if made.task == "regression":
+        truth = np.array([as_number(label, "a label") for label in labels])
+        covered = (values[:, 0] <= truth) & (truth <= values[:, 1])
+        sizes = np.maximum(values[:, 1] - values[:, 0], 0.0)
+        empty = values[:, 0] > values[:, 1]
+    else:
+        columns = np.array([_column(label, made.view.classes, values.shape[1]) for label in labels])
+        covered = values[np.arange(len(columns)), columns]
+        sizes = values.sum(axis=1)
+        empty = sizes == 0
+    return CoverageStatus.of(
+        float(made.view.alpha), found.run, len(labels), int(covered.sum()), float(sizes.sum()), int(empty.sum())
+    )
 
 
-def _refuse_names(as_names: bool) -> None:
-    if as_names:
-        raise ValueError("'as_names' is for sets of classes, and this mesh has intervals; leave it out")
+def _column(label: Any, classes: tuple[Any, ...] | None, columns: int) -> int:
+    """Return the column of a label: its number, or the name of a class where names are known."""
+    names = [*map(str, classes or ())]
+    if isinstance(label, str):
+        if label not in names:
+            raise ValueError(
+                unknown_name("label", label, names) if names else f"a label must be a number, got {label!r}"
+            )
+        return names.index(label)
+    if isinstance(label, bool) or not isinstance(label, int | float) or label != int(label) or not 0 <= label < columns:
+        raise ValueError(f"a label must be the number of a class, from 0 to {columns - 1}, got {label!r:.40}")
+    return int(label)
+
+
+class _Predicted(NamedTuple):
+    """Sets (rows x labels, boolean) or intervals (rows x 2), the level they are of, and what made adapted ones."""
+
+    values: Any
+    view: Result
+    task: str
+    predictor: DevicePredictor | None
+
+
+def _predicted(found: CertifiedResult, adapted: AdaptedPredictions | None, request: dict[str, Any]) -> _Predicted:
+    table, rows, result = _table_in(request), _of_rows(request), found.calibration
+    if result.guarantee.adapt is None:
+        score = _score(result.score, request.get("score"))
+        view = result.at(rows.pop("alpha", None))
+        return _Predicted(view.predict(_as_outputs(score.task, table), score=score, **rows), view, score.task, None)
+    if adapted is None:
+        raise MissingRowsError("this node was started without its labelled outputs, and cannot predict")
+    predictor = adapted.predictor(found)
+    for name in ("score", "weight"):
+        if request.get(name) is not None:
+            raise ValueError(f"{name!r} does not go with adapted scores; leave it out")
+    alpha, task = rows.pop("alpha", None), predictor.adapt.task
+    if alpha is None and len(result.alphas) > 1:
+        raise ValueError(f"'alpha' must say which level: {', '.join(f'{level:g}' for level in result.alphas)}")
+    values = predictor.predict(_as_outputs(task, table), alpha=alpha, groups=rows.get("groups"))
+    return _Predicted(values, result.at(alpha), task, predictor)
 
 
 def _table_in(request: dict[str, Any]) -> Any:
@@ -153,8 +187,8 @@ def _table_in(request: dict[str, Any]) -> Any:
     return parse_table(names[0], request[names[0]])
 
 
-def as_model_outputs(task: str, table: Any) -> Any:
-    """Return a table as the model has it: a single column of predictions may come as a list of numbers."""
+def _as_outputs(task: str, table: Any) -> Any:
+    """Return a table as the model has it: predictions may come as lists of one number."""
     return table[:, 0] if task == "regression" and table.ndim == 2 and table.shape[1] == 1 else table
 
 

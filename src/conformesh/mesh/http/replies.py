@@ -12,16 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, Struct, to_builtins
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.messages import (
     AcceptedReply,
     CalibrationReply,
     CertificateReply,
+    EvaluateReply,
     HealthReply,
     PartThreshold,
     ThresholdReply,
@@ -30,6 +31,7 @@ from conformesh.mesh.http.online_replies import observe, predict_next
 from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
+    EVALUATE,
     HEALTH,
     JSON,
     MESH,
@@ -49,6 +51,7 @@ from conformesh.mesh.http.prediction_replies import (
     WAITS_FOR_A_RUN,
     AdaptedPredictions,
     MissingRowsError,
+    evaluate,
     predict,
 )
 from conformesh.mesh.node.certified_result import CertifiedResult, certificate_fields
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
+_T = TypeVar("_T")
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -140,7 +144,8 @@ class HttpReplies:
     def __init__(self, node: NodeInterface, *, shared: bool = False) -> None:
         self.node, self._shared = node, shared
         # Memory and time of a process depend on its scores.
-        self._about_process = not (shared and node.state.private)
+        self._hides_rows = shared and node.state.private
+        self._about_process = not self._hides_rows
         self._adapted = None if node.read_rows is None else AdaptedPredictions(node.state.device, node.read_rows)
         self._exposition: Exposition | None = None  # made for the first request: most nodes are never asked
         self.routes: dict[str, Reply] = {
@@ -153,6 +158,7 @@ class HttpReplies:
             METRICS: partial(self._metrics, ""),
             OPENAPI: _described,
             PREDICT: self._predict,
+            EVALUATE: self._evaluate,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
             ONLINE: lambda _: HttpReply.of(self._learning().status()),
@@ -202,7 +208,11 @@ class HttpReplies:
 
     def _calibration(self, _: bytes) -> HttpReply:
         found = self._certified()
-        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=found.calibration.to_dict()))
+        result = found.calibration
+        if self._hides_rows and result.adapted is not None:  # a digest lets others test guesses about rows
+            nothing, unknown = dict.fromkeys(result.adapted.hidden, -1), dict.fromkeys(result.adapted.digests, "")
+            result = replace(result, adapted=replace(result.adapted, hidden=nothing, digests=unknown))
+        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=result.to_dict()))
 
     def _health(self, _: bytes) -> HttpReply:
         status = self._status()
@@ -265,14 +275,39 @@ class HttpReplies:
         return HttpReply.of(AcceptedReply(True, roster=became), HTTPStatus.ACCEPTED)
 
     def _predict(self, body: bytes) -> HttpReply:
-        adapted = self._adapted
+        found = self._certified_to_predict()
+        if self._hides_rows and found.calibration.guarantee.adapt is not None:
+            words = (
+                "sets with adapted scores depend on the rows of this device, which is private: ask at its socket, "
+                "which only its owner may open"
+            )
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, words)
+        return HttpReply.of(self._refuse_in_words(lambda: predict(found, self._adapted, body)))
+
+    def _evaluate(self, body: bytes) -> HttpReply:
+        state = self.node.state
+        if state.private:
+            words = "a private node does not measure its own coverage, which depends on its own examples alone"
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, words)
+        found = self._certified_to_predict()
+        batch = self._refuse_in_words(lambda: evaluate(found, self._adapted, body))
+        coverage = state.count_coverage(found, batch)
+        if coverage is None:
+            raise Refused(
+                HTTPStatus.CONFLICT, "another result was certified meanwhile; nothing was counted: send it again"
+            )
+        return HttpReply.of(EvaluateReply(batch, coverage))
+
+    def _certified_to_predict(self) -> CertifiedResult:
         try:
-            found = self._certified()
+            return self._certified()
         except Refused as refusal:
-            more = "" if adapted is None else f"; {WAITS_FOR_A_RUN}"
+            more = "" if self._adapted is None else f"; {WAITS_FOR_A_RUN}"
             raise Refused(refusal.status, f"{refusal}{more}") from None
+
+    def _refuse_in_words(self, reply: Callable[[], _T]) -> _T:
         try:
-            return HttpReply.of(predict(found, adapted, body))
+            return reply()
         except MissingRowsError as error:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
         except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -71,6 +71,7 @@ class CertifiedResult:
             roster_number=self.roster_number,
             survivors=list(self.roster),
             lost=list(self.lost),
+            adapt=None if (adapt := self.calibration.guarantee.adapt) is None else adapt.name,
         )
 
     def _scores(self) -> int | None:

@@ -22,6 +22,7 @@ from conformesh.mesh.node.neighbour_table import NeighbourTable
 from conformesh.mesh.node.status import (
     AlarmStatus,
     CertifiedStatus,
+    CoverageStatus,
     Gathering,
     NodeStatus,
     Phase,
@@ -118,6 +119,7 @@ class NodeState:
         self._search: SearchStatus | None = None
         self._alarm: AlarmStatus | None = None
         self._runs = RunCounts()
+        self._coverage: dict[float, CoverageStatus] = {}
         self._files = _FileState()
 
     # --- updates ------------------------------------------------------------------------------------------------------
@@ -231,6 +233,7 @@ class NodeState:
         names = calibration.device_ids if roster is None else tuple(roster)
         with self._lock:
             self._run = self._run if run is None else run
+            self._coverage = {}
             self._certified = CertifiedResult(
                 calibration,
                 self._run,
@@ -254,6 +257,16 @@ class NodeState:
         with self._lock:
             self._certified = certified
             self._run = max(self._run, certified.run)
+
+    def count_coverage(self, found: CertifiedResult, batch: CoverageStatus) -> CoverageStatus | None:
+        """Add labelled examples to those so far, and return all; None if another result was certified meanwhile."""
+        with self._lock:
+            if self._certified is not found:
+                return None
+            before = self._coverage.get(batch.alpha)
+            after = batch if before is None else before.joined(batch)
+            self._coverage[batch.alpha] = after
+            return after
 
     def note_error(self, words: str) -> None:
         """Set the last error of a node that continues."""
@@ -345,6 +358,7 @@ class NodeState:
                 gathering=self._gathering,
                 search=self._search,
                 alarm=self._alarm,
+                coverage=[*self._coverage.values()],
             )
 
     def shared_status(self) -> NodeStatus:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from conformesh.files.json_numbers import as_json_value
 from conformesh.peer.settings import FAILURES, Failure
 
 Count = Annotated[int, Meta(ge=0)]
@@ -149,6 +150,12 @@ class CertifiedFacts(Struct, kw_only=True, omit_defaults=True):
         list[str] | None, Meta(description="With about = reported: the devices whose reports have arrived.")
     ] = None
     everybody: ThresholdForAll | None = None
+    adapt: Annotated[
+        str | None,
+        Meta(
+            description="How scores adapt: thresholds are those of pooled adapted scores, and only /predict makes sets."
+        ),
+    ] = None
 
 
 class CertifiedStatus(CertifiedFacts, kw_only=True, omit_defaults=True):
@@ -218,6 +225,35 @@ class AlarmStatus(Struct):
     ]
 
 
+class CoverageStatus(Struct):
+    """How often this device's sets have covered the true label, of labelled examples that a local program has sent."""
+
+    alpha: Annotated[float, Meta(description="The level of the sets.")]
+    run: Annotated[Count, Meta(description="The run whose result made them: a new result begins anew.")]
+    rows: Annotated[Count, Meta(description="Labelled examples so far; each should be sent once.")]
+    covered: Count
+    coverage: float
+    low: Annotated[float, Meta(description="The exact (Clopper-Pearson) 95 % interval, for one look at it.")]
+    high: float
+    mean_size: Annotated[JsonNumber, Meta(description="Labels per set, or the mean width of intervals.")]
+    empty: Annotated[Count, Meta(description="Sets without any label.")]
+
+    @classmethod
+    def of(cls, alpha: float, run: int, rows: int, covered: int, size: float, empty: int) -> CoverageStatus:
+        """Return the coverage of so many examples, at least one; `size` is the sum of their sizes."""
+        from conformesh.kernels.proportions import exact_intervals  # which loads SciPy
+
+        low, high = exact_intervals([covered], [rows])
+        rate = covered / rows
+        return cls(alpha, run, rows, covered, rate, float(low[0]), float(high[0]), as_json_value(size / rows), empty)
+
+    def joined(self, other: CoverageStatus) -> CoverageStatus:
+        """Return the coverage of the examples of both."""
+        size = sum(float(one.mean_size) * one.rows for one in (self, other))
+        rows, covered = self.rows + other.rows, self.covered + other.covered
+        return self.of(self.alpha, self.run, rows, covered, size, self.empty + other.empty)
+
+
 class NodeStatus(Struct, kw_only=True, omit_defaults=True):
     """Everything that a node reports about itself, taken at one moment."""
 
@@ -245,6 +281,9 @@ class NodeStatus(Struct, kw_only=True, omit_defaults=True):
     gathering: Gathering | None = None
     search: SearchStatus | None = None
     alarm: AlarmStatus | None = None
+    coverage: Annotated[
+        list[CoverageStatus], Meta(description="Of this device alone, at each level; see POST /evaluate.")
+    ] = []
 
     def raised_alarms(self) -> list[AlarmScope]:
         """Return the scopes whose drift alarm is raised: a change of the data is no fault of the device."""
@@ -366,6 +405,7 @@ def hide_private(status: NodeStatus) -> NodeStatus:
     return msgspec.structs.replace(
         status,
         last_error=None,
+        coverage=[],
         scores_read_failures=0,
         scores_waiting=None,
         request=request,
