@@ -14,7 +14,7 @@ from html import escape
 GREEK = {
     **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ"},
     **{"lambda": "λ", "mu": "μ", "nu": "ν", "pi": "π", "rho": "ρ", "varrho": "ϱ", "sigma": "σ", "tau": "τ", "phi": "φ"},
-    **{"omega": "ω"},
+    **{"omega": "ω", "varphi": "φ"},
     **{"infty": "∞", "nabla": "∇", "dots": "…", "#": "#"},  # set as letters, without room around them
     **{"Gamma": "Γ", "Delta": "Δ", "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ"},
 }

@@ -43,6 +43,8 @@ from conformesh.table import Table
 
 AUTO = "auto"
 _ADAPTS = {"classification": "prior", "regression": "scale"}  # the adaptation for each task
+# What `nonconformity` may be beside `adapt`: it then says only which outputs of the model are read.
+_READ_BY_ADAPTED = {"classification": ("lac",), "regression": ("absolute-residual", "normalised-residual")}
 # What `fit` sets and a new calibration keeps, and what every calibration sets anew.
 _TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 _AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")
@@ -257,6 +259,12 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who}: adapt goes with one nonconformity score for all classes; leave loss, class_conditional and "
                 "symmetric=False out"
             )
+        named = as_score(self.nonconformity)
+        if named is not None and named.name not in (fitting := _READ_BY_ADAPTED[self.task]):
+            raise ValueError(
+                f"{who}: adapt has a score of its own; leave nonconformity={self.nonconformity!r} out"
+                + ("" if len(fitting) == 1 else f", or set {fitting[1]!r}, whose scales are adapted to")
+            )
         return found
 
     def _asked(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,6 +358,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         if shift is not None and shift.test_weights and columns["weight"] is None:
             raise ValueError(f"{name} needs sample_weight=, one per row: thresholds are for weights of new rows")
         rows = self._rows(name, X, y, **columns, needs_inputs=is_local or callable(columns["weight"]))
+        if result.guarantee.adapt is not None and rows.owners is None and result.devices > 1:
+            raise ValueError(f"{name} needs devices=, the device of each row: adapted scores belong to a device")
         weight = rows.weight(rows.inputs) if callable(rows.weight) else rows.weight
         inputs = rows.inputs if is_local or not callable(rows.weight) else None
         given = {"device": rows.owners, "groups": rows.groups, "weight": weight, "inputs": inputs}
