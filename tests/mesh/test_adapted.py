@@ -1,7 +1,9 @@
 """Adapted scores on a mesh: the configuration, the file of labelled outputs, a run, and what nodes predict."""
 
 import json
-from contextlib import ExitStack
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import numpy as np
@@ -9,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from conformesh import Network, adapt, calibrate
+from conformesh import Network, Result, adapt, calibrate
 from conformesh.cli import app
 from conformesh.kernels.proportions import exact_intervals
 from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
-from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.calibration_run import device_result
@@ -502,6 +504,20 @@ def test_a_private_node_does_not_measure_itself(results):
     assert (len(node.status().coverage), node.shared_status().coverage) == (1, [])
 
 
+def test_at_a_port_a_private_node_tells_nothing_of_its_rows(results):
+    """Sets, the hidden place and the digest of rows depend on them; its owner gets all of it at the socket."""
+    found, _ = results
+    body = json.dumps({"outputs": NEW.tolist()})
+    for where, status in (("tcp", 501), ("unix", 200)):
+        node = NodeState(NAMES[0], NAMES[1:], private=True)
+        node.certify(found[0], run=3)
+        with serving(node, where=where, read_rows=lambda: None) as service:
+            assert asked(service, "POST", "/predict", body, JSON)[0] == status
+            text = ask(service, "GET", "/calibration")[2]
+            assert (found[0].adapted.digests[NAMES[0]] in text) == (where == "unix")
+            assert Result.from_dict(json.loads(text)["calibration"]).adapted.losses == found[0].adapted.losses
+
+
 # --- real nodes -------------------------------------------------------------------------------------------------------
 
 
@@ -541,6 +557,47 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
             after(clients, run)
             again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
             assert np.array_equal(clients[0].predict(NEW), again.predict(NEW))
+
+
+def test_a_device_that_joins_waits_for_the_next_run():
+    """Processes: it gets a folder with a heading, says that it waits, and predicts after the run that it joins."""
+    with short_folder() as root, ExitStack() as stack:
+        folders = init_mesh(root / "m", Network.chain(2), base_port=free_ports(3), insecure=True, **PRIOR)
+        for folder, k in zip(folders, (0, 2), strict=True):
+            written(folder, k)
+        clients = [Client(folder) for folder in folders]
+        for folder in folders:
+            stack.enter_context(process(folder))
+        run, _ = after(clients, 0)
+        before = clients[0].predict(NEW)
+        joiner = add_device(root / "m", "joiner", [NAMES[0]], settled=1)
+        assert (joiner / "scores.csv").read_text() == "device,label,cat,dog,fish\n"
+        written(joiner, 3)
+        stack.enter_context(process(joiner))
+        new = Client(joiner)
+        wait_for((joiner / "node.sock").exists)
+        with pytest.raises(NodeError, match="it predicts after its first run") as refused:
+            new.predict(NEW)
+        assert refused.value.status == 503
+        assert np.array_equal(clients[0].predict(NEW), before)
+        clients[0].submit_roster((root / "m" / "roster.json").read_bytes())
+        after([*clients, new], run)
+        for client, k, name in zip([*clients, new], (0, 2, 3), (*NAMES[:2], "joiner"), strict=True):
+            result = client.calibration()
+            assert {*result.adapted.weights} == {*NAMES[:2], "joiner"}
+            assert np.array_equal(client.predict(NEW), result.on(name, (OUTPUTS[k], LABELS[k])).predict(NEW))
+
+
+@contextmanager
+def process(folder):
+    """A node in a process of its own."""
+    with (folder / "node.log").open("wb") as log:
+        running = subprocess.Popen([sys.executable, "-m", "conformesh", "node", str(folder)], stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            running.terminate()
+            running.wait(20)
 
 
 def predicted(client):

@@ -109,7 +109,11 @@ OPERATIONS: dict[str, Operation] = {
     OPENAPI: Operation("This description", {200: ("An OpenAPI document.", "")}),
     PREDICT: Operation(
         "Prediction sets or intervals for outputs of the model",
-        {200: ("A set or an interval for each example.", "PredictReply"), **_BUSY},
+        {
+            200: ("A set or an interval for each example.", "PredictReply"),
+            501: ("On a port: adapted sets of a private node, which depend on its rows.", "ErrorReply"),
+            **_BUSY,
+        },
         "PredictRequest",
     ),
     EVALUATE: Operation(

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, Struct, to_builtins
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.messages import (
@@ -144,7 +144,8 @@ class HttpReplies:
     def __init__(self, node: NodeInterface, *, shared: bool = False) -> None:
         self.node, self._shared = node, shared
         # Memory and time of a process depend on its scores.
-        self._about_process = not (shared and node.state.private)
+        self._hides_rows = shared and node.state.private
+        self._about_process = not self._hides_rows
         self._adapted = None if node.read_rows is None else AdaptedPredictions(node.state.device, node.read_rows)
         self._exposition: Exposition | None = None  # made for the first request: most nodes are never asked
         self.routes: dict[str, Reply] = {
@@ -207,7 +208,11 @@ class HttpReplies:
 
     def _calibration(self, _: bytes) -> HttpReply:
         found = self._certified()
-        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=found.calibration.to_dict()))
+        result = found.calibration
+        if self._hides_rows and result.adapted is not None:  # a digest lets others test guesses about rows
+            nothing, unknown = dict.fromkeys(result.adapted.hidden, -1), dict.fromkeys(result.adapted.digests, "")
+            result = replace(result, adapted=replace(result.adapted, hidden=nothing, digests=unknown))
+        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=result.to_dict()))
 
     def _health(self, _: bytes) -> HttpReply:
         status = self._status()
@@ -271,6 +276,12 @@ class HttpReplies:
 
     def _predict(self, body: bytes) -> HttpReply:
         found = self._certified_to_predict()
+        if self._hides_rows and found.calibration.guarantee.adapt is not None:
+            words = (
+                "sets with adapted scores depend on the rows of this device, which is private: ask at its socket, "
+                "which only its owner may open"
+            )
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, words)
         return HttpReply.of(self._refuse_in_words(lambda: predict(found, self._adapted, body)))
 
     def _evaluate(self, body: bytes) -> HttpReply:
