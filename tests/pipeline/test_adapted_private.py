@@ -52,7 +52,7 @@ def rounded_up(grid):
 
     plain = prior._as_scores, scale._as_scores
     return mock.patch.multiple(prior, _as_scores=lambda q: up(plain[0](q))), mock.patch.multiple(
-        scale, _as_scores=lambda distances: up(plain[1](distances))
+        scale, _as_scores=lambda *given: up(plain[1](*given))
     )
 
 
@@ -168,7 +168,7 @@ def test_windows_have_the_first_grid_point_that_reaches_each_rank():
         ({"epsilon": 1.0}, "noise for one score does not hide it"),
         ({"mixture": "equal"}, "mixture 'equal' by exact sums"),
         ({"mixture": "paper"}, "mixture 'paper' with adapted scores"),
-        ({"mixture": "own"}, "a rank among its own scores"),
+        ({"mixture": "own"}, "ranks among the scores of each device"),
         ({"adapt": adapt.Prior(window="full")}, "a full window is as wide as the rows of the largest device"),
     ],
 )

@@ -44,6 +44,7 @@ from conformesh.protocols.histogram_reports import Report, encode_ends, encode_r
 from conformesh.protocols.p_dcp import GRID_POINTS, PDCP
 from conformesh.protocols.waves import Waves
 from conformesh.scores.adapt import Bag
+from conformesh.scores.adapt.base import LARGEST_LOSS
 from conformesh.scores.losses import losses_in_units
 from tests.peer.devices import drawn_scores, starter
 
@@ -412,13 +413,12 @@ def test_an_adapted_run_says_sums_of_losses_and_the_search_among_scores(name):
     def claimed():
         block = Block.everywhere(TORUS, sizes)
         held = np.array([adaptation.summary_counts(bag) for bag in checked])
-        if held.shape[1]:
-            total = yield from AGGREGATORS["tree"].prepare(block)
-            assert (yield from total(held))[0].tolist() == [*facts.counts]
-        if len(facts.choices) > 1:
+        if len(facts.choices) > 1:  # with which the tree is grown
+            total, n = (yield from AGGREGATORS["tree"].prepare(block)), int(sizes.sum())
+            if held.shape[1]:
+                assert (yield from total(held, n))[0].tolist() == [*facts.counts]
             own = [[int(adaptation.losses(bag, s, 0.1).sum()) for s in facts.choices] for bag in checked]
-            total = yield from AGGREGATORS["tree"].prepare(block)
-            assert (yield from total(np.array(own)))[0].tolist() == [*facts.losses]
+            assert (yield from total(np.array(own), n * LARGEST_LOSS))[0].tolist() == [*facts.losses]
         scores = [[adaptation.leave_one_out(bag, facts.choices[at]) for bag in checked] for at in facts.shared]
         samples = WeightedScores.of_trials(scores)
         asked = replace(

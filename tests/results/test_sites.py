@@ -144,6 +144,15 @@ def test_tables_text_and_pictures(data, tested, tmp_path):
     raw = {**sites.to_dict(), "flagged": []}
     with pytest.raises(ValueError, match="flagged must follow from the rest"):
         Sites.from_dict(raw)
+    one = {**raw["per_device"]["s3"], "covered": 91}
+    for device, words in (
+        (one, "device s3 must have at most as many covered rows as rows"),
+        ({**one, "covered": 89}, "device s3 must have the rows of its classes, 90 with"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Sites.from_dict({**raw, "per_device": {**raw["per_device"], "s3": device}})
+    with pytest.raises(ValueError, match="source must be 'labelled rows' or 'calibration rows', got 'rows'"):
+        Sites.from_dict({**raw, "source": "rows"})
     with pytest.raises(KeyError, match="unknown device 's33', did you mean"):
         sites["s33"]
 

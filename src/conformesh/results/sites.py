@@ -114,6 +114,18 @@ class Sites(SavedResult, frozen=True, eq=False, tag_field="format", tag="conform
         names: dict[Any, Any] = dict(enumerate(self.classes or ()))
         return {str(names.get(label, label)): own for label, own in part.per_class.items()}
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be so."""
+        if self.source not in (LABELLED, CALIBRATION):
+            yield f"source must be {LABELLED!r} or {CALIBRATION!r}, got {self.source!r:.60}"
+        for name, part in self.per_device.items():
+            if not all(0 <= one.covered <= one.rows for one in (part, *part.per_class.values())):
+                yield f"device {name} must have at most as many covered rows as rows"
+            classes = part.per_class.values()
+            sums = sum(one.covered for one in classes), sum(one.rows for one in classes)
+            if classes and sums != (part.covered, part.rows):
+                yield f"device {name} must have the rows of its classes, {sums[1]} with {sums[0]} covered"
+
     # --- tables -------------------------------------------------------------------------------------------------------
 
     def columns(self, by_class: bool = False) -> dict[str, NDArray[Any]]:
