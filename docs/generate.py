@@ -280,6 +280,8 @@ def reveals() -> str:
     each: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
     each += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp", "p-dcp")]
     each.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
+    each.append(("e-dcp", f"{code('e-dcp')}, mixture `any`", {"mixture": "any"}))
+    each.append(("e-dcp", f"{code('e-dcp')}, `mixture_bound`", {"mixture_bound": 2}))
     ways: list[tuple[str, Callable[..., Exposure]]] = [
         (written, partial(exposure_of_method, name, **given)) for name, written, given in each
     ]
