@@ -540,8 +540,18 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
             assert results[0].answers[0].windows == results[1].answers[0].windows
             assert not np.array_equal(*expected)
             assert [np.array_equal(client.predict(NEW), sets) for client, sets in zip(clients, expected, strict=True)]
-            status = clients[0].status()
-            assert status["certified"]["run"] == run
+            for client, result, name, own in zip(clients, results, NAMES, rows, strict=False):
+                status = client.status()
+                assert (status["certified"]["run"], status["certified"]["adapt"]) == (run, "prior")
+                # Which of its own rows are covered, by their leave-one-out scores: computed from all rows here.
+                strength = result.adapted.choices[result.adapted.shared[0]]
+                scores = result.guarantee.adapt.leave_one_out(adapt.Bag(*own), strength)
+                covered = int((scores <= result.threshold).sum())
+                figure = {"alpha": 0.1, "run": run, "rows": len(scores), "covered": covered}
+                assert status["calibration_coverage"] == [{**figure, "coverage": covered / len(scores)}]
+                metric = numbers(client.metrics())['conformesh_calibration_coverage{alpha="0.1"}']
+                assert metric == pytest.approx(covered / len(scores))
+                assert name == status["device"]
         with staying_up(folders[0]):  # alone: its own rows, and the window that it has
             wait_for((folders[0] / "node.sock").exists)
             wait_for(lambda: predicted(clients[0]) is not None)
@@ -550,9 +560,7 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
         with ExitStack() as stack:
             stack.enter_context(staying_up(folders[0]))
             wait_for((folders[0] / "node.sock").exists)
-            wait_for(lambda: clients[0].status()["scores_waiting"] is None)
-            with pytest.raises(NodeError, match="are not those that it calibrated with"):
-                clients[0].predict(NEW)
+            wait_for(lambda: "are not those that it calibrated with" in refused(clients[0]))
             stack.enter_context(staying_up(folders[1]))
             after(clients, run)
             again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
@@ -598,6 +606,15 @@ def process(folder):
         finally:
             running.terminate()
             running.wait(20)
+
+
+def refused(client):
+    """Why a node does not predict."""
+    try:
+        client.predict(NEW)
+    except NodeError as error:
+        return str(error)
+    return "it does"
 
 
 def predicted(client):
