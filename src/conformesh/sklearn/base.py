@@ -242,6 +242,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         else:
             bag = adaptation.read(outputs, labels, who)
             columns = {"outputs": bag.outputs, "truth": bag.labels}
+            if self.class_conditional:  # of a classifier
+                names = np.array([*map(str, self.classes_)])[labels]
+                columns["groups"], self._is_by_class = Memberships.of(names, "classes"), True
         self.table_ = rows.table(mesh.ids, **columns)
         self.result_ = self._run(levels)
 
@@ -254,10 +257,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             found = found.for_task(self.task)
         if found.task != self.task:
             raise ValueError(f"{who}: adapt={found.name!r} is for {found.task}; use {_ADAPTS[self.task]!r}")
-        if self.loss is not None or self.class_conditional or not getattr(self, "symmetric", True):
+        if self.loss is not None or not getattr(self, "symmetric", True):
             raise ValueError(
-                f"{who}: adapt goes with one nonconformity score for all classes; leave loss, class_conditional and "
-                "symmetric=False out"
+                f"{who}: adapt is for coverage, with one score for each row; leave loss and symmetric=False out"
             )
         named = as_score(self.nonconformity)
         if named is not None and named.name not in (fitting := _READ_BY_ADAPTED[self.task]):
