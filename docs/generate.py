@@ -31,6 +31,7 @@ from references import entries, page_of
 from conformesh import METHODS, TOPOLOGIES, Centres, Network, Result, calibrate, control
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
+from conformesh.kernels.family_wise import TESTINGS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.methods import exposure_of_method, exposure_of_result
 from conformesh.pipeline.solver import REFUSALS
@@ -420,6 +421,11 @@ def losses() -> str:
     return table(("loss", "name", "what it is", "options"), rows)
 
 
+def testings() -> str:
+    """How the lambdas of a grid may be tested."""
+    return table(("`testing=`", "how"), [(code(name), testing.summary) for name, testing in TESTINGS.items()])
+
+
 def weights() -> str:
     """The consensus weights, with the factor by which a round shrinks disagreement on the paper's graphs."""
     rows = []
@@ -666,6 +672,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "scores": scores,
     "adaptations": adaptations,
     "losses": losses,
+    "testings": testings,
     "weights": weights,
     "aggregators": aggregators,
     "engines": engines,

@@ -25,13 +25,14 @@ from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import CoverageStatus
+from conformesh.peer.loopback import LinkFaults
 from conformesh.pipeline import solver
 from conformesh.results.adapted import DeviceRows
 from conformesh.scores import AbsoluteResidual
 from conformesh.scores.adapt import Bag
 from tests.mesh.meshes import config
 from tests.mesh.nodes import JSON, ask, asked, calibration, numbers, serving, short_folder
-from tests.mesh.private_mesh import Mesh
+from tests.mesh.private_mesh import Crashed, Mesh
 from tests.mesh.real import free_ports, long_ago, wait_for
 from tests.mesh.test_parts import ended
 from tests.mesh.test_serving import after, staying_up
@@ -144,6 +145,35 @@ def test_private_devices_end_as_the_simulator_does(tmp_path):
     changed = Mesh(tmp_path / "m", scores, network=NETWORK)
     changed.scores = [*scores[:3], LocalScores(np.empty(0), rows=DeviceRows(rows[3].bag.take(slice(1, None))))]
     assert "the scores of this device have changed since an exact private run" in str(changed.play()[3].error)
+
+
+def test_private_devices_end_alike_after_lost_frames_and_a_crash_and_not_without_a_device(tmp_path):
+    """An attempt that a device was lost in is repeated with fresh masks and another hidden row: the same sums again."""
+    scores = [LocalScores(np.empty(0), rows=DeviceRows(Bag(*own))) for own in zip(OUTPUTS, LABELS, strict=True)]
+    crashed = []
+
+    def crash(step, name, attempt):
+        if (step, name) == ("exact", NAMES[2]) and not crashed:
+            crashed.append(name)
+            raise Crashed
+
+    mesh = Mesh(tmp_path / "m", scores, LinkFaults(loss=0.2, duplication=0.2), NETWORK, **PRIOR)
+    mesh.crash = crash
+    devices = mesh.play()
+    assert crashed
+    assert [device.error for device in devices] == [None] * 4
+    found = [device_result(each, one, 0.0) for each, one in zip(mesh.configs, devices, strict=True)]
+    right = simulated(mesh.folders, found, method="p-dcp", adapt="prior", alpha="0.1")
+    for k, own in enumerate(found):
+        assert own.answers[0].windows == right.answers[0].windows
+        assert np.array_equal(own.on(NAMES[k]).predict(NEW), right.on(NAMES[k]).predict(NEW))
+    crashed.clear()
+    gone = Mesh(tmp_path / "n", scores, network=NETWORK, **PRIOR)
+    gone.crash, gone.away = crash, np.inf
+    left = [device for k, device in enumerate(gone.play()) if k != 2]
+    assert crashed
+    assert {device.phase for device in left} == {"failed"}
+    assert all(device.result is None for device in left)
 
 
 def test_the_file_of_a_device_is_read_back(tmp_path):

@@ -548,6 +548,9 @@ def test_a_string_that_no_device_can_tell_is_refused():
     wrong = [honest[:-1], honest + b"x", honest[:2] + b"\x7f" + honest[3:], b"", honest[::-1]]
     nan = honest[:-8] + np.array([math.nan]).astype("<f8").tobytes()
     swapped = honest[:-16] + honest[-8:] + honest[-16:-8]
+    unknown_mixtures._check(honest, 0, [window], np.array([[4]]))
+    with pytest.raises(ValueError, match="4 scores up to the end of a window, of 3"):
+        unknown_mixtures._check(honest, 0, [window], np.array([[3]]))
     for string in [*wrong, nan, swapped]:
         with pytest.raises(ValueError):
             unknown_mixtures._read(string, [window])

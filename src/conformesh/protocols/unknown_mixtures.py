@@ -140,7 +140,7 @@ def bounded_thresholds(block: Block, samples: WeightedScores) -> GatheringProtoc
         windows = [one.window for one in left]
         tails = [block.alphas[one.level] if passes == 1 else None for one in left]
         said = _packets(block, samples, left, tails, everything=passes >= MOST_PASSES)
-        heard: GatheredStrings = yield Gather(said, partial(_check, windows=windows))
+        heard: GatheredStrings = yield Gather(said, partial(_check, windows=windows, sizes=block.sizes))
         told = [_read(heard.packets[row], windows) for row in range(block.devices)]
         for place, one in enumerate(left):
             one.narrow([points[place] for points in told])
@@ -271,9 +271,12 @@ def _points(keys: Ints, window: _Window, alpha: Fraction | None, everything: boo
     return _Points(below, False, counts[chosen], inside[chosen])
 
 
-def _check(entry: bytes, owner: int, windows: Sequence[_Window]) -> None:
-    """Refuse what nobody could tell."""
-    _read(entry, windows)
+def _check(entry: bytes, owner: int, windows: Sequence[_Window], sizes: Ints) -> None:
+    """Refuse what nobody could tell, and more scores than a device has said that it holds."""
+    for window, points in zip(windows, _read(entry, windows), strict=True):
+        told, size = int(points.counts[-1]) if len(points.counts) else points.below, int(sizes[owner, window.trial])
+        if told > size:
+            raise ValueError(f"{told} scores up to the end of a window, of {size}")
 
 
 def _read(entry: bytes, windows: Sequence[_Window]) -> list[_Points]:
