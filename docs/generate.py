@@ -626,6 +626,7 @@ def sites() -> str:
     rules = {
         "one threshold": "one threshold",
         "adapted": "adapted",
+        "adapted, even": 'adapted, `adapt="even"`',
         "own threshold": 'own threshold, `mixture="own"`',
         "adapted, own": 'adapted, `mixture="own"`',
         "oracle": "oracle",
