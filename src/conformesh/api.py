@@ -443,7 +443,7 @@ def control(
         return certify_lambdas(
             losses,
             network,
-            _with_known_mixture(guarantee),
+            guarantee,
             run,
             risks=levels,
             is_named=isinstance(risk, Mapping),
@@ -508,13 +508,6 @@ def _refuse_other_level(bounded: LossBound | None, levels: Sequence[Fraction]) -
             f"loss {bounded.loss.name!r} was made for level={level}, and risk is {float(levels[0]):g}; give both the "  # type: ignore[union-attr]
             "same number"
         )
-
-
-def _with_known_mixture(guarantee: Guarantee) -> Guarantee:
-    """Return the guarantee; its mixture must be one that needs no column."""
-    if guarantee.mixture.shares is None:
-        make_requirement(guarantee.mixture.kind)  # says what is allowed
-    return guarantee
 
 
 _SECOND_LOOK = (

@@ -52,6 +52,31 @@ def test_a_result_says_what_it_revealed_and_with_its_map_what_a_coalition_learne
     assert found["bare"]
 
 
+@pytest.mark.parametrize(("method", "words"), [("e-dcp", "true scores of somebody"), ("p-dcp", "points of the grid")])
+def test_adapted_scores_reveal_more_by_a_plan_and_by_a_result(run, tmp_path, method, words):
+    plan = ("privacy", "--plan", "--devices", 20, "--network", "torus", "--method", method, "--adapt", "prior")
+    shown = run(*plan)
+    assert shown.exit_code == 0, shown.output
+    for part in (words, "the sum of the losses of all rows, for each setting", "readers of predictions"):
+        assert part in shown.stdout
+    assert ("the sum of the losses of its rows" in shown.stdout) is (method == "e-dcp")
+    rng = np.random.default_rng(0)
+    rows = [(rng.dirichlet(np.ones(3), 12), np.arange(12) % 3) for _ in range(20)]
+    calibrate(rows, "torus", 0.1, method, adapt="prior").save(tmp_path / "result.json")
+    found = json.loads(run("privacy", tmp_path / "result.json", "--network", "torus", "--json").stdout)
+    assert found["reveals"] == json.loads(run(*plan, "--json").stdout)["reveals"]
+
+
+def test_a_plan_with_an_unknown_adaptation_or_mixture_is_refused(run):
+    for option, words in (
+        ("--adapt", "unknown adaptation 'priro', did you mean 'prior'"),
+        ("--mixture", "mixture 'priro'"),
+    ):
+        shown = run(*CYCLE, "--method", "e-dcp", option, "priro")
+        assert shown.exit_code == 2
+        assert words in shown.stderr
+
+
 def test_a_device_of_a_mesh_has_its_result_read(run, tmp_path):
     network = Network.cycle(4)
     one = calibrate([np.arange(30.0)] * 4, network, 0.1, "e-dcp").to_dict()

@@ -147,6 +147,8 @@ def test_a_file_has_no_rows_and_takes_only_the_same_rows(tmp_path):
         loaded.on("north")
     with pytest.raises(ValueError, match="holds no rows of device north"):
         loaded.predict(NEW, device="north")
+    measured = loaded.on("north", data["north"]).evaluate(NEW, ["a", "b", "a", "b", "c"])
+    assert measured.coverage == result.on("north").evaluate(NEW, ["a", "b", "a", "b", "c"]).coverage
     outputs, labels = data["north"]
     order = np.random.default_rng(0).permutation(len(labels))
     changed = outputs.copy()

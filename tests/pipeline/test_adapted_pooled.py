@@ -64,7 +64,9 @@ def drawn_groups(rng, data):
 class Case:
     """A random case: data, result, reference."""
 
-    def __init__(self, seed, *, fixed=True, window="full", mixtures=("sizes", "equal", "paper", "given", "own")):
+    def __init__(
+        self, seed, *, fixed=True, window="full", fine=False, mixtures=("sizes", "equal", "paper", "given", "own")
+    ):
         self.rng = rng = np.random.default_rng([44, seed])
         self.made = drawn_adaptation(rng, fixed=fixed)
         task = self.made.task
@@ -77,6 +79,8 @@ class Case:
         self.mixture = str(rng.choice(mixtures))
         given = {"adapt": replace(self.made, window=window), "rng": seed}
         shares = {str(k): int(share) for k, share in enumerate(rng.integers(1, 5, len(sizes)))}
+        if fine:  # too fine for a common factor: weights are rounded
+            shares = {name: Fraction(str(share + rng.random())) for name, share in shares.items()}
         given["mixture"] = shares if self.mixture == "given" else self.mixture
         if self.groups is not None:
             given |= {"groups": {str(k): [[*own] for own in rows] for k, rows in enumerate(self.groups)}}
@@ -205,6 +209,33 @@ def test_chosen_settings_contain_the_pooled_computation():
     """
     compared, equal = check_chosen(range(5000, 5015))
     assert equal >= 0.5 * compared
+
+
+@pytest.mark.parametrize("window", [2, 5, 16])
+def test_any_window_contains_the_pooled_computation(window):
+    """Few and tied scores, of which a short window leaves many labels undecided: these are included."""
+    for seed in range(6000, 6030):
+        case = Case(seed, window=window)
+        if case.made.task == "classification":
+            for found, expected in case.label_sets():
+                assert all(is_in or not wanted for is_in, wanted in zip(found, expected, strict=True)), seed
+        else:
+            for ends, _, _, some in case.intervals():
+                assert all(ends[0] <= e <= ends[1] for e, is_in in some if is_in), (seed, ends, some)
+
+
+def test_rounded_weights_contain_the_pooled_computation():
+    """Shares with 16 digits: weights are rounded, to the safe side; sets are those of exact weights all the same."""
+    rounded = equal = compared = 0
+    for seed in range(7000, 7040):
+        case = Case(seed, fine=True, mixtures=("given",))
+        rounded += case.result.adapted.rounded
+        if case.made.task == "classification":
+            for found, expected in case.label_sets():
+                assert all(is_in or not wanted for is_in, wanted in zip(found, expected, strict=True)), seed
+                compared, equal = compared + 1, equal + (found == expected)
+    assert rounded > 10
+    assert equal >= 0.99 * compared > 50
 
 
 @pytest.mark.parametrize("kind", ["prior", "scale", "even"])

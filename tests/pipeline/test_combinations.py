@@ -663,6 +663,7 @@ def adapted(**given):
 TRIGGERS = {
     "non-monotone losses x groups": on_a_grid(groups=[["a", "b"]] * 3),
     "non-monotone losses x weights or centres": on_a_grid(weight=[[1.0, 2.0]] * 3, weight_bound=2),
+    "non-monotone losses x unknown mixtures": on_a_grid(mixture="any"),
     "non-monotone losses x ghost": on_a_grid(rank_rule="ghost"),
     "non-monotone losses x methods": on_a_grid(method="p-dcp"),
     "non-monotone losses x faults": on_a_grid(faults={"loss": 0.1}),

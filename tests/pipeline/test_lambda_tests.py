@@ -226,6 +226,20 @@ def test_other_mixtures_weigh_devices():
     assert control(given, "cycle", 0.2, mixture=shares, grid=[1], **ASKED).p_values[0] == 1.0  # c alone may lose more
 
 
+def test_a_column_of_a_frame_has_shares():
+    frame = as_frame(good(1, 2), [2, 1]).with_columns(
+        beds=pl.col("device").replace_strict({f"d{k}": k + 1 for k in range(6)})
+    )
+    asked = {"grid": [2, 1], **ASKED}
+    right = control(frame, None, 0.2, mixture={f"d{k}": k + 1 for k in range(6)}, **asked)
+    assert right.weights.heaviest > 1
+    for how in ({"mixture": "beds"}, {"columns": {"share": "beds"}}):
+        found = control(frame, None, 0.2, **how, **asked)
+        assert (found.mixture, found.p_values.tolist()) == (right.mixture, right.p_values.tolist())
+    with pytest.raises(ValueError, match="unknown mixture 'rooms'"):
+        control(frame, None, 0.2, mixture="rooms", **asked)
+
+
 def test_equal_sizes_make_all_mixtures_alike():
     given = [own[:10] for own in tables(5)]
     found = [control(given, "cycle", 0.25, mixture=m, grid=GRID, **ASKED) for m in ("sizes", "equal", "paper")]
@@ -441,7 +455,11 @@ BAD = {
         lambda: control(GOOD, grid=GRID, schedule="count", **ASKED),
         "option 'schedule' is for the search of a threshold",
     ),
-    "an unknown mixture": (lambda: control(GOOD, grid=GRID, mixture="own", **ASKED), "mixture"),
+    "an unknown mixture": (lambda: control(GOOD, grid=GRID, mixture="beds", **ASKED), "unknown mixture 'beds'"),
+    "each device by itself": (
+        lambda: control(GOOD, grid=GRID, mixture="own", **ASKED),
+        "tests the risk of one mixture",
+    ),
     "too few losses for the network": (
         lambda: control(GOOD, Network.cycle(4), grid=GRID, **ASKED),
         "has 4 devices but losses came for 6",

@@ -30,9 +30,9 @@ from conformesh.engines import Engine, engine_on
 from conformesh.engines.observers import announce_run, rounds_on_a_bar
 from conformesh.files.input_forms import ColumnRoles, DeviceArrays, FrameRows, LongFrame, RowReader, as_frame
 from conformesh.graph.network import Network
-from conformesh.guarantee import Guarantee
+from conformesh.guarantee import Guarantee, Mixture
 from conformesh.kernels.family_wise import TESTINGS
-from conformesh.kernels.ranks import LOSS_UNITS, Requirement, check_shares
+from conformesh.kernels.ranks import LOSS_UNITS, POOLED_MIXTURES, Requirement, check_shares, make_requirement
 from conformesh.pipeline.detection import mixture_shares
 from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.problems import gather_counts
@@ -139,6 +139,7 @@ def certify_lambdas(
     given = _by_risk(losses, risks, is_named, roles)
     forms = {name: _read_form(own, roles, name if is_named else _LOSS, ids) for name, own in given.items()}
     first = next(iter(forms.values()))
+    guarantee = _with_shares(guarantee, first, roles)
     network = as_network(network, first.table)
     with (
         rounds_on_a_bar(f"tests on {network.name}", run.observer, run.progress) as observer,
@@ -207,6 +208,21 @@ def _with_notes(found: LambdaTests, strict: bool) -> LambdaTests:
 
 
 # --- weights of devices -----------------------------------------------------------------------------------------------
+
+
+def _with_shares(guarantee: Guarantee, form: _Form, roles: ColumnRoles) -> Guarantee:
+    """Return the guarantee with the shares that a column of the frame gives, where one was named."""
+    kind = guarantee.mixture.kind
+    column = roles.given.get("share") if kind == POOLED_MIXTURES[0] else kind if kind not in POOLED_MIXTURES else None
+    if guarantee.mixture.shares is not None or column is None:
+        return guarantee
+    if not isinstance(form, _FrameForm):
+        raise ValueError(
+            f"{unknown_name('mixture', column, POOLED_MIXTURES)}; a column of shares needs losses in a frame, and "
+            "arrays a dict of shares by device"
+        )
+    made = make_requirement(form.shares(column))
+    return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
 
 
 def _weigh(guarantee: Guarantee, network: Network, sizes: Ints) -> tuple[ItemWeights, Ints]:
@@ -341,8 +357,10 @@ class _ArrayForm:
 class _FrameForm:
     """A long frame with a row for each item and lambda, or a `Table` that was read from one."""
 
-    def __init__(self, names: tuple[str, ...], steps: Sequence[StepLosses], column: str) -> None:
-        self.names, self.steps, self.column = names, steps, column
+    def __init__(
+        self, names: tuple[str, ...], steps: Sequence[StepLosses], column: str, rows: FrameRows | None = None
+    ) -> None:
+        self.names, self.steps, self.column, self.rows = names, steps, column, rows
         self.lambdas = np.unique(np.concatenate([own.lambdas for own in steps]))
         self.table = Table(names, np.arange(len(names) + 1))
 
@@ -358,7 +376,14 @@ class _FrameForm:
                 steps.append(StepLosses.of_table(items, lambdas, values))
             except ValueError as problem:
                 raise ValueError(f"device {name}, {problem}") from None
-        return cls(frame.names, steps, column)
+        return cls(frame.names, steps, column, rows)
+
+    def shares(self, column: str) -> dict[str, Any]:
+        """Return the share of every device, from a column that repeats it in each of its rows."""
+        if self.rows is None or not self.rows.has_column(column):
+            known = (*POOLED_MIXTURES, *(() if self.rows is None else self.rows.frame.columns))
+            raise ValueError(unknown_name("mixture", column, known))
+        return RowReader(self.rows, self.rows.frame.sizes).shares(column)
 
     def at(self, grid: Floats, bound: float | None) -> _DeviceLosses:
         """Return the losses at each lambda, of which every item must have one."""

@@ -196,6 +196,12 @@ REFUSALS: tuple[_Refusal, ...] = (
         "leave the weights or centres out, or use monotone=True for losses that never rise with lambda",
     ),
     _Refusal(
+        "non-monotone losses x unknown mixtures",
+        lambda g, r, k: bool(r.testing) and _has_unknown_mixture(g),
+        "monotone=False tests the risk of one mixture: sums over all devices say nothing about each of them",
+        "use mixture 'sizes', 'equal' or 'paper', or shares by device, or call control for each device alone",
+    ),
+    _Refusal(
         "non-monotone losses x ghost",
         lambda g, r, k: bool(r.testing) and g.rank_rule != AUTO,
         "rank_rule belongs to ranks, and monotone=False computes p-values of sums of losses",

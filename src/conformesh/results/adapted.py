@@ -19,8 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec import Struct, structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
@@ -88,7 +87,7 @@ class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         # A strength may be infinite, which JSON has as a word.
         choices = tuple(tuple(as_number(value) for value in setting) for setting in self.choices)
-        force_setattr(self, "choices", choices)
+        structs.force_setattr(self, "choices", choices)
 
 
 class DeviceRows(NamedTuple):
@@ -172,7 +171,8 @@ class DevicePredictor:
     def evaluate(self, outputs: ArrayLike, labels: ArrayLike, **rows: Any) -> Any:
         """Measure coverage and size on labelled examples of this device; the arguments are those of `predict`."""
         count = len(np.asarray(labels))
-        return self.result.evaluate(outputs, labels, device=np.full(count, self.device), **rows)
+        known = structs.replace(self.result, rows={self.device: self.rows})  # a loaded result has none
+        return known.evaluate(outputs, labels, device=np.full(count, self.device), **rows)
 
     def calibration_coverage(self, view: Result) -> DeviceCoverage:
         """Return how many of the device's calibration rows have a leave-one-out score up to their threshold."""
