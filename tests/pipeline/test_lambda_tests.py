@@ -444,7 +444,7 @@ BAD = {
     "testing for monotone losses": (lambda: control(GOOD, testing="holm"), "testing= is for losses that may rise"),
     "pac_confidence for monotone losses": (
         lambda: control([StepLosses.on_grid([0, 1], [[1.0, 0.0]])] * 2, pac_confidence=0.9),
-        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
+        r"leave pac_confidence out, or test a grid of lambdas with control\(..., monotone=False\)",
     ),
     "an unknown testing": (lambda: control(GOOD, grid=GRID, testing="bonferroni", **ASKED), "unknown testing"),
     "a repeated lambda": (lambda: control(GOOD, grid=[1, 2, 2, 3], **ASKED), "grid must hold each lambda once"),

@@ -437,7 +437,7 @@ def test_what_does_not_go_with_a_loss():
         MeshClassifier(MODEL, loss=FNR, class_conditional=True).calibrate(X[REST], many[:, :3])
     with pytest.raises(ValueError, match=r"y should be a 1d array"):
         MeshClassifier(MODEL).calibrate(X[REST], many)
-    with pytest.raises(TypeError, match=r"control has no argument 'pac_confidence'"):
+    with pytest.raises(ValueError, match="leave pac_confidence out, or test a grid of lambdas"):
         MeshClassifier(MODEL, loss=FNR, pac_confidence=0.9).calibrate(X[REST], many[:, :3])
 
 
