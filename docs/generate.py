@@ -31,6 +31,7 @@ from references import entries, page_of
 from conformesh import METHODS, TOPOLOGIES, Centres, Network, Result, calibrate, control
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
+from conformesh.kernels.family_wise import TESTINGS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.methods import exposure_of_method, exposure_of_result
 from conformesh.pipeline.solver import REFUSALS
@@ -280,6 +281,8 @@ def reveals() -> str:
     each: list[tuple[str, str, dict[str, Any]]] = [(name, code(name), {}) for name in METHODS if METHODS[name].reveals]
     each += [(name, f"{code(name)}, adapted scores", {"adapt": "prior"}) for name in ("e-dcp", "p-dcp")]
     each.append(("e-dcp", "adapted scores with mixture `own`", {"adapt": "prior", "mixture": "own"}))
+    each.append(("e-dcp", f"{code('e-dcp')}, mixture `any`", {"mixture": "any"}))
+    each.append(("e-dcp", f"{code('e-dcp')}, `mixture_bound`", {"mixture_bound": 2}))
     ways: list[tuple[str, Callable[..., Exposure]]] = [
         (written, partial(exposure_of_method, name, **given)) for name, written, given in each
     ]
@@ -416,6 +419,11 @@ def losses() -> str:
     names = {name: ", ".join(code(each.name) for each in fields(loss)) or "—" for name, loss in LOSSES.items()}
     rows = [(code(loss.__name__), code(name), loss.summary, names[name]) for name, loss in LOSSES.items()]
     return table(("loss", "name", "what it is", "options"), rows)
+
+
+def testings() -> str:
+    """How the lambdas of a grid may be tested."""
+    return table(("`testing=`", "how"), [(code(name), testing.summary) for name, testing in TESTINGS.items()])
 
 
 def weights() -> str:
@@ -664,6 +672,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "scores": scores,
     "adaptations": adaptations,
     "losses": losses,
+    "testings": testings,
     "weights": weights,
     "aggregators": aggregators,
     "engines": engines,

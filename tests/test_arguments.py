@@ -173,7 +173,7 @@ MISTAKES = {
     "pac_confidence in control": (
         lambda: control(STEPS, NETWORK, pac_confidence=0.9),
         ValueError,
-        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
+        r"leave pac_confidence out, or test a grid of lambdas with control\(..., monotone=False\)",
     ),
     "alpha in detect": (
         lambda: detect(SCORES, NETWORK, TESTS, alpha=0.1),

@@ -704,6 +704,9 @@ def exposure_of_method(
     adaptation = as_adaptation(adapt)
     if mixture not in MIXTURES:
         raise ValueError(unknown_name("mixture", mixture, MIXTURES))
+    bound = None if mixture_bound is None else check_mixture_bound(mixture_bound)
+    if (asked := Requirement(mixture, mixture_bound=bound)).is_for_unknown_mixtures:
+        requirement_of(method, asked)  # refuses methods that cannot keep it
     where = ExposureContext(
         network.devices,
         network,
@@ -712,7 +715,7 @@ def exposure_of_method(
         masks=masks,
         adapt=adaptation.for_task("classification") if isinstance(adaptation, Even) else adaptation,
         mixture=mixture,
-        mixture_bound=None if mixture_bound is None else check_mixture_bound(mixture_bound),
+        mixture_bound=bound,
     )
     return _exposure(method, where, options, coalition)
 

@@ -299,6 +299,15 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         answer = found(*words.split())
         assert answer["thresholds"] == expected.thresholds.tolist()
         assert answer["certificate"]["mixture"] == expected.certificate.mixture
+    for words, asked in (
+        ("--mixture own", {"mixture": "own"}),
+        ("--mixture any", {"mixture": "any"}),
+        ("--mixture-bound 2", {"mixture_bound": 2}),
+        ("--mixture w.csv --mixture-bound 1.5", {"mixture": shares, "mixture_bound": 1.5}),
+    ):
+        answer, expected = found(*words.split()), calibrate(held, network, 0.1, **asked)
+        assert answer["thresholds"] == expected.thresholds.tolist()
+        assert answer["certificate"]["mixture_bound"] == asked.get("mixture_bound")
     sure = found("--pac-confidence", "0.9")["certificate"]
     assert (sure["rule"], sure["pac_confidence"]) == ("binomial", 0.9)
     always = found("--mixture", "equal", "--pac-confidence", "0.5", "--time-uniform", "--alpha", "0.5")["certificate"]
@@ -310,6 +319,8 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         (("--share-column", "shares"), "needs a column 'shares'"),
         (("--mixture", "shares"), "--mixture must be sizes, paper, equal, "),
         (("--mixture", "equal", "--share-column", "share"), "--mixture equal names no shares"),
+        (("--mixture-bound", "0.5"), "mixture_bound must be a number of at least 1"),
+        (("--mixture-bound", "2", "--mixture", "any"), "leave mixture_bound out"),
         (("--rank-rule", "rank"), "unknown rank rule 'rank'"),
         (("--pac-confidence", "sure"), "pac_confidence must be a number"),
         (("--time-uniform",), "no pac_confidence was given"),

@@ -212,9 +212,20 @@ def test_flags_of_tests_that_cannot_be(run, answers, flags, words):
     assert words in found.stderr
 
 
-def test_predict_says_where_tests_of_lambdas_are_used(run, answers):
+def test_predict_builds_the_sets_of_the_chosen_lambda(run, answers, tmp_path):
     file = answers.rename({"wrong": "loss"}).write_csv()
-    assert run("control", "-", *TESTS, "--grid", "0.9", "--out", "t.json", input=file).exit_code == 0
-    refused = run("predict", "t.json", "-", input="a,b\n0.5,0.5\n")
+    words = ("control", "-", *TESTS, "--grid", "0.9,0.7", "--loss", "wrong-and-answered", "--out", "t.json")
+    assert run(*words, input=file).exit_code == 0
+    outputs = "a,b,c\n0.8,0.1,0.1\n0.5,0.3,0.2\n"
+    found = run("predict", "t.json", "-", input=outputs)
+    assert [line.split(",")[2] for line in found.stdout.splitlines()[1:]] == ["a", "a b c"]  # lambda is 0.7
+    for flags, refused in (
+        (("--device", "site-0"), "--device does not go with tests of lambdas"),
+        (("--score", "lac"), "--score does not go with tests of lambdas"),
+    ):
+        assert refused in run("predict", "t.json", "-", *flags, input=outputs).stderr
+    assert run("control", "-", *TESTS, "--grid", "0.9", "--out", "u.json", input=file).exit_code == 0
+    assert "the tests do not name their loss" in run("predict", "u.json", "-", input=outputs).stderr
+    refused = run("evaluate", "t.json", "-", input=outputs)
     assert refused.exit_code == 2
     assert "holds tests of lambdas" in refused.stderr

@@ -90,6 +90,7 @@ def adapted_cases(network):
     return [
         (labelled, network, new, {"adapt": "prior"}),
         (labelled, network, new, {"adapt": "even", "mixture": "equal"}),
+        (labelled, network, new, {"adapt": "prior", "mixture": "own"}),
         (numbers, network, rng.normal(size=5), {"adapt": "scale", "mixture": shares}),
     ]
 

@@ -270,6 +270,7 @@ def whole_results():
     always = {"mixture": shares, "pac_confidence": 0.5, "time_uniform": True}
     looks = [calibrate(scores, network, 0.5, **always)]
     looks += [calibrate(each, network, 0.5, engine=on, **always) for each, on in ((scores, "mpi"), (own, engine))]
+    rounds.clear()
     found = {
         "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
         "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
@@ -287,6 +288,11 @@ def whole_results():
         **judged(network, scores, groups, engine),
         "at all looks": [without_time(one.to_dict()) for one in looks[1:]] == [without_time(looks[0].to_dict())] * 2,
         "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
+        "unknown mixtures": all(
+            without_time(calibrate(scores, network, (0.3, 0.5), groups=groups, engine="mpi", **asked).to_dict())
+            == without_time(calibrate(scores, network, (0.3, 0.5), groups=groups, **asked).to_dict())
+            for asked in ({"mixture": "own"}, {"mixture": "any"}, {"mixture": "equal", "mixture_bound": 1.5})
+        ),
         "adapted": all(_adapted_alike(*case) for case in adapted_cases(network)),
     }
     everyone = COMM.allgather(found)

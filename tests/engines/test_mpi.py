@@ -71,6 +71,7 @@ def test_every_question_in_every_type_gives_the_simulators_answer(ranks, part):
         *JUDGED,
         "at all looks",
         "overlapping groups",
+        "unknown mixtures",
         "adapted",
     ],
 )

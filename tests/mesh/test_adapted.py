@@ -25,13 +25,14 @@ from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import CoverageStatus
+from conformesh.peer.loopback import LinkFaults
 from conformesh.pipeline import solver
 from conformesh.results.adapted import DeviceRows
 from conformesh.scores import AbsoluteResidual
 from conformesh.scores.adapt import Bag
 from tests.mesh.meshes import config
 from tests.mesh.nodes import JSON, ask, asked, calibration, numbers, serving, short_folder
-from tests.mesh.private_mesh import Mesh
+from tests.mesh.private_mesh import Crashed, Mesh
 from tests.mesh.real import free_ports, long_ago, wait_for
 from tests.mesh.test_parts import ended
 from tests.mesh.test_serving import after, staying_up
@@ -144,6 +145,35 @@ def test_private_devices_end_as_the_simulator_does(tmp_path):
     changed = Mesh(tmp_path / "m", scores, network=NETWORK)
     changed.scores = [*scores[:3], LocalScores(np.empty(0), rows=DeviceRows(rows[3].bag.take(slice(1, None))))]
     assert "the scores of this device have changed since an exact private run" in str(changed.play()[3].error)
+
+
+def test_private_devices_end_alike_after_lost_frames_and_a_crash_and_not_without_a_device(tmp_path):
+    """An attempt that a device was lost in is repeated with fresh masks and another hidden row: the same sums again."""
+    scores = [LocalScores(np.empty(0), rows=DeviceRows(Bag(*own))) for own in zip(OUTPUTS, LABELS, strict=True)]
+    crashed = []
+
+    def crash(step, name, attempt):
+        if (step, name) == ("exact", NAMES[2]) and not crashed:
+            crashed.append(name)
+            raise Crashed
+
+    mesh = Mesh(tmp_path / "m", scores, LinkFaults(loss=0.2, duplication=0.2), NETWORK, **PRIOR)
+    mesh.crash = crash
+    devices = mesh.play()
+    assert crashed
+    assert [device.error for device in devices] == [None] * 4
+    found = [device_result(each, one, 0.0) for each, one in zip(mesh.configs, devices, strict=True)]
+    right = simulated(mesh.folders, found, method="p-dcp", adapt="prior", alpha="0.1")
+    for k, own in enumerate(found):
+        assert own.answers[0].windows == right.answers[0].windows
+        assert np.array_equal(own.on(NAMES[k]).predict(NEW), right.on(NAMES[k]).predict(NEW))
+    crashed.clear()
+    gone = Mesh(tmp_path / "n", scores, network=NETWORK, **PRIOR)
+    gone.crash, gone.away = crash, np.inf
+    left = [device for k, device in enumerate(gone.play()) if k != 2]
+    assert crashed
+    assert {device.phase for device in left} == {"failed"}
+    assert all(device.result is None for device in left)
 
 
 def test_the_file_of_a_device_is_read_back(tmp_path):
@@ -540,8 +570,18 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
             assert results[0].answers[0].windows == results[1].answers[0].windows
             assert not np.array_equal(*expected)
             assert [np.array_equal(client.predict(NEW), sets) for client, sets in zip(clients, expected, strict=True)]
-            status = clients[0].status()
-            assert status["certified"]["run"] == run
+            for client, result, name, own in zip(clients, results, NAMES, rows, strict=False):
+                status = client.status()
+                assert (status["certified"]["run"], status["certified"]["adapt"]) == (run, "prior")
+                # Which of its own rows are covered, by their leave-one-out scores: computed from all rows here.
+                strength = result.adapted.choices[result.adapted.shared[0]]
+                scores = result.guarantee.adapt.leave_one_out(adapt.Bag(*own), strength)
+                covered = int((scores <= result.threshold).sum())
+                figure = {"alpha": 0.1, "run": run, "rows": len(scores), "covered": covered}
+                assert status["calibration_coverage"] == [{**figure, "coverage": covered / len(scores)}]
+                metric = numbers(client.metrics())['conformesh_calibration_coverage{alpha="0.1"}']
+                assert metric == pytest.approx(covered / len(scores))
+                assert name == status["device"]
         with staying_up(folders[0]):  # alone: its own rows, and the window that it has
             wait_for((folders[0] / "node.sock").exists)
             wait_for(lambda: predicted(clients[0]) is not None)
@@ -550,9 +590,7 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
         with ExitStack() as stack:
             stack.enter_context(staying_up(folders[0]))
             wait_for((folders[0] / "node.sock").exists)
-            wait_for(lambda: clients[0].status()["scores_waiting"] is None)
-            with pytest.raises(NodeError, match="are not those that it calibrated with"):
-                clients[0].predict(NEW)
+            wait_for(lambda: "are not those that it calibrated with" in refused(clients[0]))
             stack.enter_context(staying_up(folders[1]))
             after(clients, run)
             again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
@@ -598,6 +636,15 @@ def process(folder):
         finally:
             running.terminate()
             running.wait(20)
+
+
+def refused(client):
+    """Why a node does not predict."""
+    try:
+        client.predict(NEW)
+    except NodeError as error:
+        return str(error)
+    return "it does"
 
 
 def predicted(client):

@@ -75,7 +75,7 @@ def ended(folders):
 
 def simulated(cell):
     """Return the simulator's result for the same rows."""
-    given = {}
+    given = {name: cell[name] for name in ("mixture", "mixture_bound") if name in cell}
     if "groups" in cell:
         given["groups"] = dict(zip(NAMES, GROUPS, strict=True))
     if "weight_bound" in cell:
@@ -103,6 +103,40 @@ def test_a_mesh_ends_as_the_simulator_does(tmp_path, name):
         store = ResultStore(read_device(folders[k]))
         store.save(CertifiedResult(found, 1, tuple(NAMES), 0.0))
         assert store.load().calibration.to_dict() == found.to_dict(), store.problem
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}, {"mixture": "equal", "mixture_bound": "2"}],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["levels", "groups", "sides"])
+@pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")  # device-01 has no scores
+def test_a_mesh_covers_mixtures_that_are_not_known_as_the_simulator_does(tmp_path, name, asked):
+    cell = {**CELLS[name], **asked}
+    folders, right = made(tmp_path / "m", **cell), simulated(cell)
+    for k, found in enumerate(ended(folders)):
+        for one, other in zip(found.answers, right.answers, strict=True):
+            assert (one.part, one.alpha, one.threshold) == (other.part, other.alpha, float(other.thresholds[k]))
+            assert one.certificate.mixture_bound == other.certificate.mixture_bound
+            if asked.get("mixture") == "any":
+                assert one.certificate.short == other.certificate.short
+                assert "device-01" in one.certificate.short
+                assert "device-01 has 0" in found.shortage
+            if "mixture_bound" in asked:
+                assert one.certificate == other.certificate
+        assert found.cost.rounds == right.cost.rounds
+        store = ResultStore(read_device(folders[k]))
+        store.save(CertifiedResult(found, 1, tuple(NAMES), 0.0))
+        assert store.load().calibration.to_dict() == found.to_dict(), store.problem
+
+
+@pytest.mark.parametrize("asked", [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}], ids=str)
+def test_a_mesh_that_cannot_cover_unknown_mixtures_is_not_made(tmp_path, asked):
+    with pytest.raises(ValueError, match="use mode 'rounds' without"):
+        made(tmp_path / "m", mode="asynchronous", **asked)
+    with pytest.raises(ValueError, match="counts the scores of all devices together"):
+        made(tmp_path / "n", method="h-dcp", **asked)
 
 
 def test_a_mesh_with_a_confidence_looks_at_the_first_scores_of_each_device(tmp_path):

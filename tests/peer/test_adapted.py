@@ -15,7 +15,8 @@ from conformesh.peer.loopback import LinkFaults, Pause, run_loopback
 from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.solver import solve, solve_on_device
 from conformesh.results.result import Result
-from tests.peer.devices import LIMIT
+from tests.campaigns import campaign_seeds
+from tests.peer.devices import LIMIT, without
 
 NETWORKS = [Network.torus(3, 3), Network.star(6), Network.of("erdos-renyi", 7, seed=3, p=0.4)]
 CLASSES = 5
@@ -168,3 +169,68 @@ def test_lost_and_repeated_frames_and_a_crash_change_nothing():
     result, table, run = simulated(data, network, [0.1, 0.3], adapt="prior", rng=5)
     faults = LinkFaults(loss=0.2, duplication=0.2, pauses=(Pause(2, 0.05, 1.0, crash=True),))
     assert_same(result, results_of_devices(result, table, run, network, faults), data)
+
+
+def drawn_case(seed):
+    """A network, rows and what is asked, drawn at random: ties, devices without rows, fixed and chosen strengths."""
+    rng = np.random.default_rng([31, seed])
+    network = Network.of(str(rng.choice(["chain", "cycle", "star", "complete"])), int(rng.integers(3, 8)))
+    kind = str(rng.choice(["prior", "scale", "even"]))
+    sizes = rng.integers(0, 12, network.devices)
+    sizes[rng.integers(network.devices)] += 3
+    data = {}
+    for k, (name, size) in enumerate(zip(network.ids, sizes.tolist(), strict=True)):
+        if kind == "scale":
+            data[name] = (np.round(rng.normal(size=size), 1), np.round(rng.normal(k / 3, 1 + k / 4, size), 1))
+        else:
+            outputs = rng.integers(1, 9, (size, CLASSES)).astype(float)
+            data[name] = (outputs / outputs.sum(axis=1, keepdims=True), rng.integers(CLASSES, size=size))
+    window = [16, "full", int(rng.integers(2, 9))][rng.integers(3)]
+    fixed = {"prior": {"strength": 4.0, "temperature": 1.0}, "scale": {"bias": 10.0, "scale": 2.0, "usual": 1.0}}
+    options = fixed.get(kind, {}) if rng.random() < 0.6 else {}
+    made = {"scale": adapt.Scale, "prior": adapt.Prior, "even": adapt.Even}[kind](window=window, **options)
+    mixture = MIXTURES[str(rng.choice([*MIXTURES]))](network)
+    return data, network, {"adapt": made, "mixture": mixture, "rng": int(rng.integers(1000))}
+
+
+def assert_drawn_case_is_the_same(seed):
+    data, network, given = drawn_case(seed)
+    result, table, run = simulated(data, network, [0.1, 0.3], **given)
+    assert_same(result, results_of_devices(result, table, run, network), data)
+
+
+def test_random_cases_end_as_in_the_simulator():
+    for seed in range(12):
+        assert_drawn_case_is_the_same(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_a_thousand_random_cases_end_as_in_the_simulator(part):
+    for seed in [*campaign_seeds(1000, first=1000)][part::10]:
+        assert_drawn_case_is_the_same(seed)
+
+
+def test_survivors_share_windows_of_their_own():
+    """Devices that go on without a lost one calibrate as if it had never been there."""
+    network = NETWORKS[0]
+    data = rows_of(network, "classification", 6)
+    result, table, run = simulated(data, network, [0.1, 0.3], adapt="prior", mixture=shares(network), rng=6)
+    rest = without(network, [8])
+    left = {name: data[name] for name in rest.ids}
+    mixture = {name: share for name, share in shares(network).items() if name in left}
+    right, _, _ = simulated(left, rest, [0.1, 0.3], adapt="prior", mixture=mixture, rng=6)
+    # The configuration of the devices names the shares of all, and their rows are those of before.
+    found = results_of_devices(result, table, run, rest)
+    assert_same(right, found, left)
+
+
+def test_a_planted_bug_in_one_device_is_noticed():
+    """A device that counts its candidate scores against another window than the pooled one fails the comparison."""
+    network = NETWORKS[1]
+    data = rows_of(network, "classification", 7)
+    result, table, run = simulated(data, network, [0.1, 0.3], adapt="prior", rng=7)
+    other = {**data, network.ids[0]: (data[network.ids[0]][0][::-1], data[network.ids[0]][1])}
+    wrong, _, _ = simulated(other, network, [0.1, 0.3], adapt="prior", rng=7)
+    with pytest.raises(AssertionError):
+        assert_same(wrong, results_of_devices(result, table, run, network), data)

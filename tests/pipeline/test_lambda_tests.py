@@ -408,6 +408,11 @@ BAD = {
         lambda: control([GOOD[0], GOOD[1][:, :3]], grid=GRID, **ASKED),
         r"device 1: losses must be numbers with a row for each item and a column for each lambda .* 4, got shape",
     ),
+    "items without lambdas": (lambda: control([np.zeros((5, 0))], grid=GRID, **ASKED), r"got shape \(5, 0\)"),
+    "bounds that differ": (
+        lambda: control([StepLosses.on_grid(GRID[::-1], GOOD[0], bound=b) for b in (1, 2)], grid=GRID, **ASKED),
+        "all devices must know the same largest loss",
+    ),
     "an item without a lambda": (
         lambda: control(as_frame(GOOD).slice(1), grid=GRID, **ASKED),
         "device d0, item i0: column 'loss' has no row for lambda 0.9",
@@ -439,7 +444,7 @@ BAD = {
     "testing for monotone losses": (lambda: control(GOOD, testing="holm"), "testing= is for losses that may rise"),
     "pac_confidence for monotone losses": (
         lambda: control([StepLosses.on_grid([0, 1], [[1.0, 0.0]])] * 2, pac_confidence=0.9),
-        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
+        r"leave pac_confidence out, or test a grid of lambdas with control\(..., monotone=False\)",
     ),
     "an unknown testing": (lambda: control(GOOD, grid=GRID, testing="bonferroni", **ASKED), "unknown testing"),
     "a repeated lambda": (lambda: control(GOOD, grid=[1, 2, 2, 3], **ASKED), "grid must hold each lambda once"),

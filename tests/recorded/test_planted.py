@@ -116,13 +116,13 @@ def binomial_rule_does_not_share_its_risk(patch):
 @bug("form-09", "disjoint-02", "overlapping-05", "weighted-06", "risk-02", "risks-03")
 def mixture_is_ignored(patch):
     right = api.Mixture
-    patch.setattr(api, "Mixture", lambda *given: right("sizes"))
+    patch.setattr(api, "Mixture", lambda *given, **more: right("sizes"))
 
 
 @bug("p-values-02", "p-values-12")
 def mixture_of_p_values_is_ignored(patch):
     right = pvalues.make_requirement
-    patch.setattr(pvalues, "make_requirement", lambda mixture, *more: right("sizes", *more))
+    patch.setattr(pvalues, "make_requirement", lambda mixture, *more, **named: right("sizes", *more, **named))
 
 
 # --- weights of scores ------------------------------------------------------------------------------------------------

@@ -412,6 +412,18 @@ def test_losses_of_one_class(loss):
     assert {*mesh.predict_set(X[:1], as_names=True)[0]} <= {*names}
 
 
+def test_mixtures_that_are_not_known():
+    """Estimators hand them to `calibrate`; rows of a device get its own threshold."""
+    for asked in ({"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": 2}):
+        mesh, wanted = calibrated(asked), by_hand(**asked)
+        assert mesh.result_.thresholds.tolist() == wanted.thresholds.tolist()
+        assert mesh.result_.certificate == wanted.certificate
+        np.testing.assert_array_equal(mesh.predict_set(X[REST], devices=SITES), wanted.predict(P[REST], device=SITES))
+        with pytest.raises(ValueError, match="p-values are for one mixture of devices"):
+            mesh.predict_p(X)
+    assert len({*calibrated({"mixture": "own"}).result_.thresholds.tolist()}) > 1
+
+
 def test_what_does_not_go_with_a_loss():
     many = MANY[REST]
     for words, params in {
@@ -425,7 +437,7 @@ def test_what_does_not_go_with_a_loss():
         MeshClassifier(MODEL, loss=FNR, class_conditional=True).calibrate(X[REST], many[:, :3])
     with pytest.raises(ValueError, match=r"y should be a 1d array"):
         MeshClassifier(MODEL).calibrate(X[REST], many)
-    with pytest.raises(TypeError, match=r"control has no argument 'pac_confidence'"):
+    with pytest.raises(ValueError, match="leave pac_confidence out, or test a grid of lambdas"):
         MeshClassifier(MODEL, loss=FNR, pac_confidence=0.9).calibrate(X[REST], many[:, :3])
 
 

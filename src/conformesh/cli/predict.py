@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from conformesh.cli.command import SOURCE, Argument, Option, command
 from conformesh.cli.results import (
     check_device,
     check_stdin,
-    load_result,
+    load_result_or_tests,
     outputs_for_score,
     reading_keywords,
     refuse_score,
@@ -26,8 +26,9 @@ from conformesh.cli.results import (
     score_of_result,
 )
 from conformesh.files.json_numbers import as_json_value
-from conformesh.files.output_files import read_outputs
+from conformesh.files.output_files import OutputFile, read_outputs
 from conformesh.files.tables import FileLayout
+from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.scores.losses import Loss
@@ -90,16 +91,21 @@ def predict(
     check_stdin(RESULT=result, PROBABILITIES=probabilities, **{"--rows": rows})
     check_device(device, table)
     ending = _ending(out, form)
-    saved = load_result(result)
+    saved = load_result_or_tests(result)
     kind: Any
-    if saved.guarantee.adapt is not None or rows is not None:
+    how: dict[str, Any]
+    if isinstance(saved, LambdaTests):
+        given = {"--score": score, "--device": device, "--rows": rows, "--alpha": alpha}
+        kind, outputs = _outputs_for_tests(saved, probabilities, table, given)
+        values, how = outputs_for_score(kind, outputs), {}
+    elif saved.guarantee.adapt is not None or rows is not None:
         from conformesh.cli.adapted import read_new_outputs, with_rows
 
         refuse_score(saved, score)
         saved = with_rows(saved, result, rows, device, table)
         kind = saved.guarantee.adapt
         outputs, values = read_new_outputs(probabilities, saved, table, device)
-        how: dict[str, Any] = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
+        how = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
     else:
         kind = _loss(saved, score) or score_of_result(saved, score, seed)
         outputs = read_outputs(probabilities, table, **reading_keywords(kind, saved))
@@ -133,6 +139,20 @@ def _ending(out: Path | None, form: str) -> str:
 
     check_file_ending(out, _ENDINGS)
     return out.suffix.lower()
+
+
+def _outputs_for_tests(
+    tests: LambdaTests, source: str, layout: FileLayout, given: Mapping[str, Any]
+) -> tuple[Loss, OutputFile]:
+    """Return the loss of tests of lambdas, and outputs for it; there is one lambda for all rows."""
+    if wrong := next((name for name, value in given.items() if value is not None), None):
+        raise ValueError(
+            f"{wrong} does not go with tests of lambdas, which chose one lambda for all rows; leave it out"
+        )
+    if tests.loss is None:
+        raise ValueError("the tests do not name their loss; control again with --loss, or predict in Python")
+    loss: Loss = tests.loss
+    return loss, read_outputs(source, layout, logits=loss.reads == "logits", classes=None)
 
 
 def _loss(result: Result, named: Score | None) -> Loss | None:

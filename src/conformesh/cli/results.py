@@ -40,12 +40,20 @@ def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, wh
 
 def load_result(source: str) -> Result:
     """Read what calibrate or control wrote; - reads it from standard input."""
+    found = load_result_or_tests(source)
+    if isinstance(found, LambdaTests):
+        raise ValueError(
+            f"{source} holds tests of lambdas, of `conformesh control --non-monotone`, which this command does not "
+            "take; `conformesh predict` does"
+        )
+    return found
+
+
+def load_result_or_tests(source: str) -> Result | LambdaTests:
+    """Read what calibrate or control wrote, also tests of lambdas; - reads it from standard input."""
     raw, where = read_json(source)
     if isinstance(raw, dict) and raw.get("format") == LambdaTests.__struct_config__.tag:
-        raise ValueError(
-            f"{where}: holds tests of lambdas, of `conformesh control --non-monotone`; use them in Python: "
-            "LambdaTests.load(file).predict(outputs), or its threshold"
-        )
+        return LambdaTests.from_dict(raw, where)
     return Result.from_dict(raw, where)
 
 

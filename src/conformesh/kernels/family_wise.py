@@ -67,6 +67,7 @@ TESTINGS: dict[str, Testing] = {
     "holm": Testing(
         _holm,
         lambda delta, many: delta / many,
-        "lambdas in any order; the smallest p-value must be at most delta divided by their number ([Holm1979])",
+        "by ascending p-values, whatever the order of the grid; the i-th of m must be at most delta / (m - i + 1) "
+        "([Holm1979])",
     ),
 }

@@ -749,6 +749,11 @@ def make_requirement(
         asked = make_requirement(mixture, rank_rule, pac_confidence, known, time_uniform=time_uniform)
         return replace(asked, mixture_bound=check_mixture_bound(mixture_bound))
     if isinstance(mixture, str):
+        if mixture not in known and mixture in CHOSEN_MIXTURES:
+            raise ValueError(
+                f"mixture {mixture!r} is for thresholds of calibrate: here new examples come from one mixture of "
+                f"devices, {', '.join(known)}, or shares by device"
+            )
         if mixture not in known:
             raise ValueError(unknown_name("mixture", mixture, known))
         return Requirement(mixture, rank_rule, pac_confidence=level, time_uniform=time_uniform)

@@ -104,12 +104,12 @@ class _DeviceLosses(NamedTuple):
     tables
         Losses of the items of each device.
     bound
-        The largest loss possible.
+        The largest loss possible; None where nothing says it, because there are no items here.
     """
 
     names: tuple[str, ...] | None
     tables: list[Floats]
-    bound: float
+    bound: float | None
 
 
 def certify_lambdas(
@@ -145,9 +145,10 @@ def certify_lambdas(
         rounds_on_a_bar(f"tests on {network.name}", run.observer, run.progress) as observer,
         engine_on(network, run.engine, observer) as engine,
     ):
+        _check_agreement(engine, grid, risks, guarantee, run)
         values = _agreed_grid(engine, forms, grid)
         read = {name: form.at(values, _bound_of(bound, name)) for name, form in forms.items()}
-        bounds = _agreed_bounds(engine, read, bound)
+        bounds = _agreed_bounds(engine, read)
         for name, level in risks.items():
             if not 0 < level < Fraction(str(bounds[name])):
                 raise ValueError(
@@ -155,7 +156,6 @@ def certify_lambdas(
                     f"{float(level):g}"
                 )
         sums, counts = _local_sums(engine, read, bounds, len(values))
-        _check_agreement(engine, values, risks, bounds, guarantee, run)
         sizes = gather_counts(engine, counts[:, None])[:, 0]
         weights, each = _weigh(guarantee, network, sizes)
         largest = LOSS_UNITS * weights.heaviest * max(weights.items, 1)
@@ -268,33 +268,27 @@ def _agreed_grid(engine: Engine, forms: Mapping[str, _Form], grid: Grid) -> Floa
     return found if grid.order == ASCENDING else found[::-1].copy()
 
 
-def _agreed_bounds(engine: Engine, read: Mapping[str, _DeviceLosses], given: Any) -> dict[str, float]:
-    """Return the largest loss of each risk, the same on all devices."""
+def _agreed_bounds(engine: Engine, read: Mapping[str, _DeviceLosses]) -> dict[str, float]:
+    """Return the largest loss of each risk, the same on all devices; processes without items know none."""
     bounds = {}
     for name, own in read.items():
-        each = {*engine.share(own.bound)}
+        each = {one for one in engine.share(own.bound) if one is not None}
         if len(each) > 1:
             raise ValueError(
                 f"all devices must know the same largest loss, got {min(each):g} and {max(each):g}; say it with bound="
             )
-        bounds[name] = each.pop()
+        bounds[name] = each.pop() if each else 1.0
     return bounds
 
 
 def _check_agreement(
-    engine: Engine,
-    values: Floats,
-    risks: Mapping[str, Fraction],
-    bounds: Mapping[str, float],
-    guarantee: Guarantee,
-    run: MethodRun,
+    engine: Engine, grid: Grid, risks: Mapping[str, Fraction], guarantee: Guarantee, run: MethodRun
 ) -> None:
-    """Refuse ranks of a job that were asked for different grids or risks."""
-    digest = sha256(np.ascontiguousarray(values, dtype="<f8").tobytes())
-    digest.update(repr((values.shape, [*risks.items()], [*bounds.items()], guarantee.pac_confidence)).encode())
-    digest.update(repr((guarantee.mixture.kind, run.testing)).encode())
-    if len({*engine.share(digest.hexdigest())}) > 1:
-        raise ValueError("all processes must give the same grid, risks, bounds, pac_confidence, mixture and testing")
+    """Refuse processes of a job that were asked for different grids or risks."""
+    asked = (None if grid.values is None else grid.values.tolist(), grid.order, [*risks.items()])
+    how = (guarantee.pac_confidence, guarantee.mixture.kind, run.testing, run.chosen_options.aggregate)
+    if len({*engine.share(sha256(repr((asked, how)).encode()).hexdigest())}) > 1:
+        raise ValueError("all processes must give the same grid, risks, pac_confidence, mixture, testing and aggregate")
 
 
 # --- reading losses ---------------------------------------------------------------------------------------------------
@@ -334,7 +328,8 @@ class _ArrayForm:
             raise ValueError(f"all devices must know the same largest loss, got {steps[:5]}; say it with bound=")
         largest = bound if bound is not None else steps[0] if steps else 1.0
         tables = [self._table(own, grid, largest, self.who(k)) for k, own in enumerate(held)]
-        return _DeviceLosses(self.arrays.names, tables, largest)
+        known = bound is not None or any(len(table) for table in tables)
+        return _DeviceLosses(self.arrays.names, tables, largest if known else None)
 
     def _table(self, own: Any, grid: Floats, bound: float, who: str) -> Floats:
         if isinstance(own, StepLosses):
@@ -344,7 +339,7 @@ class _ArrayForm:
             found = np.stack([start.at(lam) for lam in grid.tolist()], axis=1)
         else:
             found = np.asarray(as_array(own, f"{who}, losses"))
-            if found.size == 0:
+            if found.shape[0:1] == (0,):
                 return np.zeros((0, len(grid)))
             if found.ndim != 2 or found.shape[1] != len(grid) or found.dtype.kind not in "fiub":
                 raise ValueError(

@@ -252,7 +252,7 @@ REFUSALS: tuple[_Refusal, ...] = (
         "pac_confidence x losses",
         lambda g, r, k: g.pac_confidence is not None and g.loss is not None and not r.testing,
         "pac_confidence is proven for coverage: the search for lambda adds up losses, which have no binomial tail",
-        "leave pac_confidence out, or test a grid of lambdas with monotone=False",
+        "leave pac_confidence out, or test a grid of lambdas with control(..., monotone=False)",
     ),
     _Refusal(
         "time_uniform x sizes or paper",

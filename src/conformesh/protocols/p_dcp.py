@@ -24,8 +24,8 @@ except through the public release.
 
 Assumes     devices follow the protocol but are curious; at least `honest` of K devices keep their noise secret
 Guarantees  *counted*, at the resolution of the grid; with epsilon *counted with noise*
-Message     the keys of `masks`; then 32-bit numbers up and down the tree: `width` + 2 a stage, or with epsilon twice as
-            many as there are cells and one; 8 bytes once
+Message     the keys of `masks`; then 32-bit numbers up and down the tree: `width` + 2 a stage, for 16 ranks in all
+            stages some 140, or with epsilon twice as many as there are cells and one; 8 bytes once
 Departures  not from a paper; the masks are those of [Bonawitz2017] without secret sharing (`masks`)
 """
 

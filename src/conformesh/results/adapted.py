@@ -176,16 +176,25 @@ class DevicePredictor:
 
     def calibration_coverage(self, view: Result) -> DeviceCoverage:
         """Return how many of the device's calibration rows have a leave-one-out score up to their threshold."""
-        bag, place = self.rows.bag, self.facts.shared[0]  # thresholds are those of the first window
+        bag = self.rows.bag
         if not len(bag):
             return DeviceCoverage(0, 0, 0.0, 1.0)
-        own, hits = self.adapt.leave_one_out(bag, self.facts.choices[place]), np.zeros(len(bag), dtype=np.bool_)
+        hits = self.calibration_hits(view)
+        labels = bag.labels if self._is_classifier else None
+        return coverage_by_device(hits, np.full(len(bag), self.device), labels)[self.device]
+
+    def calibration_hits(self, view: Result) -> Bools:
+        """Return which of the device's calibration rows have a leave-one-out score up to their threshold."""
+        bag, place = self.rows.bag, self.facts.shared[0]  # thresholds are those of the first window
+        hits = np.zeros(len(bag), dtype=np.bool_)
+        if not len(bag):
+            return hits
+        own = self.adapt.leave_one_out(bag, self.facts.choices[place])
         for answer in view.answers:
             members = self._members(answer)
             inside = own <= answer.thresholds[view.place_of(self.device)]
             hits |= inside if members is None else inside & members
-        labels = bag.labels if self._is_classifier else None
-        return coverage_by_device(hits, np.full(len(bag), self.device), labels)[self.device]
+        return hits
 
     # --- sets ---------------------------------------------------------------------------------------------------------
 

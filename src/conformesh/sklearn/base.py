@@ -23,7 +23,7 @@ from conformesh.common.array_types import Floats
 from conformesh.common.names import unknown_name
 from conformesh.common.notes import emit_note
 from conformesh.files.memberships import Memberships
-from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
+from conformesh.kernels.ranks import DEVICE_MIXTURES, Alpha, exact_alpha, explain_confidence
 from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.p_values import p_values
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
@@ -242,6 +242,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         else:
             bag = adaptation.read(outputs, labels, who)
             columns = {"outputs": bag.outputs, "truth": bag.labels}
+            if self.class_conditional:  # of a classifier
+                names = np.array([*map(str, self.classes_)])[labels]
+                columns["groups"], self._is_by_class = Memberships.of(names, "classes"), True
         self.table_ = rows.table(mesh.ids, **columns)
         self.result_ = self._run(levels)
 
@@ -254,10 +257,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             found = found.for_task(self.task)
         if found.task != self.task:
             raise ValueError(f"{who}: adapt={found.name!r} is for {found.task}; use {_ADAPTS[self.task]!r}")
-        if self.loss is not None or self.class_conditional or not getattr(self, "symmetric", True):
+        if self.loss is not None or not getattr(self, "symmetric", True):
             raise ValueError(
-                f"{who}: adapt goes with one nonconformity score for all classes; leave loss, class_conditional and "
-                "symmetric=False out"
+                f"{who}: adapt is for coverage, with one score for each row; leave loss and symmetric=False out"
             )
         named = as_score(self.nonconformity)
         if named is not None and named.name not in (fitting := _READ_BY_ADAPTED[self.task]):
@@ -387,6 +389,11 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         if guarantee.centres is not None or (shift is not None and shift.class_weights):
             what = "class_weights" if guarantee.centres is None else "centres"
             raise ValueError(f"{who}: there are no p-values with {what}; calibrate without, or use predict_set")
+        if guarantee.mixture.bound is not None or guarantee.mixture.kind in DEVICE_MIXTURES:
+            raise ValueError(
+                f"{who}: p-values are for one mixture of devices, and this calibration is for mixtures that are not "
+                "known; calibrate with a mixture by name or by shares, or use predict_set"
+            )
         shared = ("mixture", "rank_rule", "weight", "weight_bound", "inputs", "aggregate", "prefer")
         given = {key: self._keywords[key] for key in shared if key in self._keywords}
         if side is not None:

@@ -117,6 +117,11 @@ def _raised_alarms(now: Snapshot) -> Mapping[str, JsonNumber]:
     return {} if alarm is None else {scope: scope in alarm.raised.raised() for scope in get_args(AlarmScope)}
 
 
+def _calibration_coverage(now: Snapshot) -> Mapping[str, JsonNumber]:
+    found = now.status.calibration_coverage
+    return {f"{one.alpha:g}": one.coverage for one in found if one.coverage is not None}
+
+
 def _coverage(field: str) -> Callable[[Snapshot], Mapping[str, JsonNumber]]:
     return lambda now: {f"{one.alpha:g}": getattr(one, field) for one in now.status.coverage}
 
@@ -232,6 +237,13 @@ METRICS: tuple[Metric, ...] = (
         "When the threshold was made.",
         (),
         _certified(lambda certified: certified.made_seconds),
+    ),
+    Metric(
+        "calibration_coverage",
+        "gauge",
+        "With adapted scores: the share of this device's own calibration rows that are covered.",
+        ("alpha",),
+        _per_word(_calibration_coverage),
     ),
     *(
         Metric(name, "gauge", words, ("alpha",), _per_word(_coverage(field)))

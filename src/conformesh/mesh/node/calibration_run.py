@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from secrets import randbits, token_bytes
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import EpochClock
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores
+from conformesh.mesh.node.certified_result import CertifiedResult
+from conformesh.mesh.node.status import CalibrationCoverage
 from conformesh.methods import async_protocol, get_method, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
@@ -227,6 +229,16 @@ def local_table(config: DeviceConfig, scores: LocalScores) -> Table:
     table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
     column = config.scores.group_column if config.guarantee.groups else ""
     return replace(table, groups=scores.groups, group_column=column, weight=scores.weights)
+
+
+def calibration_coverage(config: DeviceConfig, found: CertifiedResult) -> Iterator[CalibrationCoverage]:
+    """Yield for each level how many of this device's own rows a result with adapted scores covers."""
+    result = found.calibration
+    predictor = result.on(config.name)
+    for alpha in result.alphas:
+        hits = predictor.calibration_hits(result.at(alpha))
+        rows, covered = len(hits), int(hits.sum())
+        yield CalibrationCoverage(alpha, found.run, rows, covered, covered / rows if rows else None)
 
 
 def device_result(

@@ -19,6 +19,7 @@ from conformesh.mesh.node.calibration_run import (
     JOURNAL,
     PrivatePart,
     RunContext,
+    calibration_coverage,
     device_result,
     local_protocol,
     make_device,
@@ -346,6 +347,8 @@ class RunDriver:
             lost=() if isinstance(device, AsyncDevice) else [name for name in config.devices if name not in roster],
         )
         self.has_result = True
+        if result.adapted is not None and not config.is_private:
+            self.state.set_calibration_coverage(calibration_coverage(config, made))
         if not made.final:
             log.debug("%s so far, %s", *_in_words(result), extra={"run": device.number})
             return  # the journal has the entries: nothing is lost with the process

@@ -21,6 +21,7 @@ from conformesh.mesh.node.certified_result import CertifiedResult, require_numbe
 from conformesh.mesh.node.neighbour_table import NeighbourTable
 from conformesh.mesh.node.status import (
     AlarmStatus,
+    CalibrationCoverage,
     CertifiedStatus,
     CoverageStatus,
     Gathering,
@@ -120,6 +121,7 @@ class NodeState:
         self._alarm: AlarmStatus | None = None
         self._runs = RunCounts()
         self._coverage: dict[float, CoverageStatus] = {}
+        self._calibration_coverage: list[CalibrationCoverage] = []
         self._files = _FileState()
 
     # --- updates ------------------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ class NodeState:
         names = calibration.device_ids if roster is None else tuple(roster)
         with self._lock:
             self._run = self._run if run is None else run
-            self._coverage = {}
+            self._coverage, self._calibration_coverage = {}, []
             self._certified = CertifiedResult(
                 calibration,
                 self._run,
@@ -257,6 +259,11 @@ class NodeState:
         with self._lock:
             self._certified = certified
             self._run = max(self._run, certified.run)
+
+    def set_calibration_coverage(self, found: Iterable[CalibrationCoverage]) -> None:
+        """Set how many of the calibration rows of this device the last certified result covers."""
+        with self._lock:
+            self._calibration_coverage = [*found]
 
     def count_coverage(self, found: CertifiedResult, batch: CoverageStatus) -> CoverageStatus | None:
         """Add labelled examples to those so far, and return all; None if another result was certified meanwhile."""
@@ -359,6 +366,7 @@ class NodeState:
                 search=self._search,
                 alarm=self._alarm,
                 coverage=[*self._coverage.values()],
+                calibration_coverage=self._calibration_coverage,
             )
 
     def shared_status(self) -> NodeStatus:

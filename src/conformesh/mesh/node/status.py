@@ -254,6 +254,20 @@ class CoverageStatus(Struct):
         return self.of(self.alpha, self.run, rows, covered, size, self.empty + other.empty)
 
 
+class CalibrationCoverage(Struct):
+    """With adapted scores: the share of this device's own calibration rows whose leave-one-out score is covered.
+
+    There is no interval, because these rows have set the threshold themselves: a share that is far below 1 - alpha says
+    that this device is covered less than others.
+    """
+
+    alpha: float
+    run: Count
+    rows: Count
+    covered: Count
+    coverage: float | None
+
+
 class NodeStatus(Struct, kw_only=True, omit_defaults=True):
     """Everything that a node reports about itself, taken at one moment."""
 
@@ -284,6 +298,7 @@ class NodeStatus(Struct, kw_only=True, omit_defaults=True):
     coverage: Annotated[
         list[CoverageStatus], Meta(description="Of this device alone, at each level; see POST /evaluate.")
     ] = []
+    calibration_coverage: list[CalibrationCoverage] = []
 
     def raised_alarms(self) -> list[AlarmScope]:
         """Return the scopes whose drift alarm is raised: a change of the data is no fault of the device."""
@@ -406,6 +421,7 @@ def hide_private(status: NodeStatus) -> NodeStatus:
         status,
         last_error=None,
         coverage=[],
+        calibration_coverage=[],
         scores_read_failures=0,
         scores_waiting=None,
         request=request,
