@@ -470,14 +470,15 @@ def test_a_leaf_says_the_sums_of_its_losses_bare():
     ear, result = adapted_ear(bags, "prior", rows=[10])
     found = exposure_of_result(result, TORUS, coalition=["10"])
     alone = row_of(found, "the sum of the losses of its rows, for each setting", "the coalition")
-    assert alone.numbers == len(result.adapted.losses) == 12
+    settings = len(result.adapted.losses)
+    assert alone.numbers == settings > 1
     parent, _ = subtree_weights(TORUS, np.ones(20, dtype=np.int64))
     leaves = [row for row in with_neighbours(TORUS, [10]).tolist() if row not in parent and row != 10]
     assert leaves
     assert {*leaves} <= {*alone.devices}
     adaptation = result.guarantee.adapt
     for row in leaves:
-        heard = next(value for value in said_by(ear, row, "each") if value.shape == (12,))
+        heard = next(value for value in said_by(ear, row, "each") if value.shape == (settings,))
         assert heard.tolist() == [
             int(adaptation.losses(bags[row], setting, 0.1).sum()) for setting in result.adapted.choices
         ]
@@ -514,6 +515,12 @@ def test_with_a_bound_everybody_hears_scores_of_each_device_by_name(twenty_devic
     found = exposure_of_method("e-dcp", TORUS, coalition=["0"], mixture_bound=2)
     assert len(found.bare) == 19
     assert row_of(found, "how many of its scores lie at or below each", "everybody").devices == (*range(20),)
+
+
+@pytest.mark.parametrize("asked", [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}], ids=str)
+def test_a_plan_that_no_run_can_follow_is_refused(asked):
+    with pytest.raises(ValueError, match="counts the scores of all devices together"):
+        exposure_of_method("p-dcp", TORUS, **asked)
 
 
 @pytest.mark.parametrize("asked", [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}], ids=str)
@@ -600,7 +607,7 @@ def test_masked_windows_are_of_grid_points_and_tell_no_true_score():
     assert {row.to for row in found.rows} == {"everybody", "readers of results", "readers of predictions"}
     assert all(row.about == ALL for row in found.rows if row.to == "everybody")
     assert row_of(found, "points of the grid, no true scores", "everybody").numbers is None
-    assert row_of(found, "the sum of the losses of all rows", "everybody").numbers == 12
+    assert row_of(found, "the sum of the losses of all rows", "everybody").numbers == len(result.adapted.losses)
     grid = {*grid_points("logit", GRID_POINTS).tolist()}
     assert {value for window in result.answers[0].windows for value in window.values.tolist()} <= grid
 
