@@ -440,6 +440,8 @@ def test_a_device_with_too_few_scores_is_named_with_the_reason():
         assert "alpha=0.1 needs 9, and device b has 5, device c has 2" in text
         assert "every rule" not in text, "a score is needed to know that there are labels"
         assert result.certificate.short == {"b": 5, "c": 2}
+        assert "too few scores: device b has 5" in str(result.certificate)
+        assert "is +inf" in dict(result.facts())["too few scores"]
         assert (result.threshold_of("a") == math.inf) == (mixture == "any")
         with pytest.raises(TooFewScores):
             calibrate(SCORES, alpha=0.1, mixture=mixture, strict=True)
