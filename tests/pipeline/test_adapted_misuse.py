@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from msgspec import structs
 
-from conformesh import CalibrationNote, Network, Result, adapt, calibrate, update
+from conformesh import CalibrationNote, Network, Result, TooFewScores, adapt, calibrate, update
 from conformesh.scores.adapt import ADAPTATIONS, Adaptation
 from tests.statistics import assert_coverage, power_against
 
@@ -293,6 +293,18 @@ def test_a_class_that_a_device_never_saw_is_noted_once():
     with pytest.warns(CalibrationNote, match=r"north has no calibration row of 2 of 4 classes \(c, d\)"):
         predictor.predict(NEW)
     predictor.predict(NEW)  # a note would be an error
+
+
+def test_too_few_examples_for_alpha_are_noted():
+    data = clinics()  # 70 examples
+    with pytest.warns(TooFewScores, match="alpha=0.01 needs 100 examples in all but there are only 70: every"):
+        result = calibrate(data, alpha=0.01, adapt="prior", rng=0, classes=CLASSES)
+    with pytest.warns(CalibrationNote, match="no calibration row"):
+        assert result.on("north").predict(NEW).all()
+    with pytest.raises(TooFewScores):
+        calibrate(data, alpha=0.01, adapt="prior", strict=True)
+    enough = calibrate(data, alpha="1/70", adapt="prior", rng=0)  # no warning
+    assert enough.certificate.required_rank == 69
 
 
 @quiet
