@@ -157,10 +157,12 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
                 force_setattr(self, name, as_number(value, name))
 
     def is_short(self, n: int) -> bool:
-        """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
+        """Return whether n scores are too few for the required rank, so that all sets are full."""
         if self.short:
             return True
         have = n if self.weight is None else self.weight
+        # With a hidden example the new one is among the n: one less can lie below it. What it weighs is not known here.
+        have -= int(self.rule == "hidden" and self.weight is None)
         return isinstance(self.required_rank, int) and self.required_rank > have
 
     @property
