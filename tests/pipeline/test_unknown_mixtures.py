@@ -5,6 +5,7 @@ its corners are, and these are tried one by one.
 """
 
 import itertools
+import json
 import math
 from fractions import Fraction
 
@@ -475,6 +476,36 @@ def test_results_are_saved_and_updated_and_say_what_they_are_for(asked, tmp_path
         assert result.certificate.rule == "bounded"
     else:
         assert result.certificate.mixture == asked["mixture"]
+
+
+def test_changed_files_are_refused():
+    rng = np.random.default_rng(2)
+    scores = {name: rng.random(20) for name in "abc"} | {"d": rng.random(3)}
+    made = {mixture: calibrate(scores, alpha=0.1, mixture=mixture).to_dict() for mixture in ("own", "any")}
+    made["bound"] = calibrate(scores, alpha=0.5, mixture_bound=2).to_dict()
+
+    def put(raw, path, value):
+        *parents, last = path
+        for key in parents:
+            raw = raw[key]
+        raw[last] = value
+
+    answer = ("answers", 0)
+    for name, path, value, words in (
+        ("bound", ("guarantee", "mixture", "bound"), 0.5, "must be at least 1"),
+        ("bound", ("guarantee", "mixture", "bound"), 3, "must have the mixture_bound of its guarantee"),
+        ("bound", ("guarantee", "mixture", "bound"), None, "must have the mixture_bound of its guarantee"),
+        ("any", (*answer, "thresholds"), ["inf", "inf", "inf", 1.0], "all devices must have one threshold"),
+        ("any", (*answer, "thresholds"), [0.5] * 4, "must be inf"),
+        ("own", (*answer, "thresholds"), [0.9] * 4, "must be"),
+        ("own", (*answer, "certificate", "short"), {"x": 3}, "short must name devices"),
+        ("own", (*answer, "certificate", "required_rank"), 19, "required_rank"),
+    ):
+        raw = json.loads(json.dumps(made[name]))
+        assert Result.from_dict(raw).to_dict() == raw
+        put(raw, path, value)
+        with pytest.raises(ValueError, match=words):
+            Result.from_dict(raw)
 
 
 @pytest.mark.parametrize(
