@@ -207,6 +207,18 @@ def test_files_that_were_changed_are_refused():
 
 
 @quiet
+@pytest.mark.parametrize("place", [-1, 1000])
+def test_a_hidden_place_that_is_none_of_the_rows_is_refused(place):
+    """Without a hidden row the sets would be those of a refuted variant."""
+    result = calibrate(clinics(), adapt="prior", rng=0)
+    hidden = {**result.adapted.hidden, "north": place}
+    changed = structs.replace(result, adapted=structs.replace(result.adapted, hidden=hidden))
+    with pytest.raises(ValueError, match=f"device north: the hidden row must be one of its .* rows, got place {place}"):
+        changed.on("north")
+    assert changed.on("south").predict(NEW).shape == result.on("south").predict(NEW).shape
+
+
+@quiet
 def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
     result = calibrate(clinics(), adapt="prior", rng=0)
     with pytest.raises(ValueError, match=r"device 'east' took no part.*must wait for the next calibration"):

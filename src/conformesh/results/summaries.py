@@ -28,6 +28,7 @@ CERTIFICATE_FACTS = (
     "mean loss",
     "private",
     "about",
+    "too few scores",
     "pac_confidence",
     "of",
     "byzantine",
@@ -35,7 +36,7 @@ CERTIFICATE_FACTS = (
     "epsilon",
     "assuming",
 )
-_RANK_FACTS = ("rank", "private", "about", "pac_confidence", "of", "byzantine")
+_RANK_FACTS = ("rank", "private", "about", "too few scores", "pac_confidence", "of", "byzantine")
 _SHARED_FACTS = ("about", "pac_confidence", "of", "byzantine", "weights", "assuming")
 _CERTIFIED_SIDES = ("lower side", "upper side", "both")
 _Fact = tuple[str, str]
