@@ -125,6 +125,25 @@ class _AsyncMode:
 
 
 @dataclass(frozen=True)
+class _Scope:
+    """What a method finds besides the scores of a rank.
+
+    Attributes
+    ----------
+    windows
+        Pooled scores around a rank with exact counts, for adapted scores.
+    device_ranks
+        Ranks among the scores of each device, for mixtures that are not known.
+    loss_sums
+        Exact sums of losses over all devices, for losses that are not monotone.
+    """
+
+    windows: bool = False
+    device_ranks: bool = False
+    loss_sums: bool = False
+
+
+@dataclass(frozen=True)
 class Method:
     """One way to find a threshold.
 
@@ -142,6 +161,8 @@ class Method:
         The weights that it supports with given options: `scores` (every score may have its own weight), `devices` (all
         scores of a device weigh the same), `reported` (it derives the weights of devices from the sizes that they
         report during the run, and completes the certificates itself), or `none`.
+    scope
+        What it finds besides the scores of a rank.
     tolerance
         The faults that it tolerates.
     async_mode
@@ -162,6 +183,7 @@ class Method:
     execution: _Execution = _Execution()
     requirement: Requirement | None = None
     weights: Callable[[Any], _Weights] = lambda options: "none"
+    scope: _Scope = _Scope()
     tolerance: _FaultTolerance = _FaultTolerance(lambda options: frozenset())
     async_mode: _AsyncMode | None = None
     private: bool = False
@@ -200,6 +222,7 @@ METHODS: dict[str, Method] = {
             summary="exact pooled threshold by counting: no tuning, no approximation",
         ),
         execution=_Execution(variants="schedule"),
+        scope=_Scope(windows=True, device_ranks=True, loss_sums=True),
         async_mode=_AsyncMode(lambda options: replace(options, entries=True)),
         weights=lambda options: "reported" if options.entries else "scores",
         reveals=method_exposure.exposure_of_e_dcp,
@@ -273,6 +296,7 @@ METHODS: dict[str, Method] = {
         ),
         weights=lambda options: "reported",
         private=True,
+        scope=_Scope(windows=True),
         score_options=p_dcp.p_dcp_options_for,
         reveals=method_exposure.exposure_of_p_dcp,
     ),
@@ -342,6 +366,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(has_independent_draws=lambda options: True),
         requirement=Requirement("own"),
+        scope=_Scope(device_ranks=True),
         reveals=method_exposure.exposure_of_local,
     ),
     "average": Method(
@@ -679,6 +704,9 @@ def exposure_of_method(
     adaptation = as_adaptation(adapt)
     if mixture not in MIXTURES:
         raise ValueError(unknown_name("mixture", mixture, MIXTURES))
+    bound = None if mixture_bound is None else check_mixture_bound(mixture_bound)
+    if (asked := Requirement(mixture, mixture_bound=bound)).is_for_unknown_mixtures:
+        requirement_of(method, asked)  # refuses methods that cannot keep it
     where = ExposureContext(
         network.devices,
         network,
@@ -687,7 +715,7 @@ def exposure_of_method(
         masks=masks,
         adapt=adaptation.for_task("classification") if isinstance(adaptation, Even) else adaptation,
         mixture=mixture,
-        mixture_bound=None if mixture_bound is None else check_mixture_bound(mixture_bound),
+        mixture_bound=bound,
     )
     return _exposure(method, where, options, coalition)
 

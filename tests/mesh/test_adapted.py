@@ -182,6 +182,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     write_device(folder, one)
     assert read_device(folder) == one
     assert one.adaptation == adapt.Prior(strength=(1.0, 5.0), window="full")
+    assert any("scores adapted by prior" in finding.text for finding in examine_folder(folder))
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from msgspec import structs
 
-from conformesh import CalibrationNote, Network, Result, adapt, calibrate, update
+from conformesh import CalibrationNote, Network, Result, TooFewScores, adapt, calibrate, update
 from conformesh.scores.adapt import ADAPTATIONS, Adaptation
 from tests.statistics import assert_coverage, power_against
 
@@ -207,6 +207,18 @@ def test_files_that_were_changed_are_refused():
 
 
 @quiet
+@pytest.mark.parametrize("place", [-1, 1000])
+def test_a_hidden_place_that_is_none_of_the_rows_is_refused(place):
+    """Without a hidden row the sets would be those of a refuted variant."""
+    result = calibrate(clinics(), adapt="prior", rng=0)
+    hidden = {**result.adapted.hidden, "north": place}
+    changed = structs.replace(result, adapted=structs.replace(result.adapted, hidden=hidden))
+    with pytest.raises(ValueError, match=f"device north: the hidden row must be one of its .* rows, got place {place}"):
+        changed.on("north")
+    assert changed.on("south").predict(NEW).shape == result.on("south").predict(NEW).shape
+
+
+@quiet
 def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
     result = calibrate(clinics(), adapt="prior", rng=0)
     with pytest.raises(ValueError, match=r"device 'east' took no part.*must wait for the next calibration"):
@@ -281,6 +293,18 @@ def test_a_class_that_a_device_never_saw_is_noted_once():
     with pytest.warns(CalibrationNote, match=r"north has no calibration row of 2 of 4 classes \(c, d\)"):
         predictor.predict(NEW)
     predictor.predict(NEW)  # a note would be an error
+
+
+def test_too_few_examples_for_alpha_are_noted():
+    data = clinics()  # 70 examples
+    with pytest.warns(TooFewScores, match="alpha=0.01 needs 100 examples in all but there are only 70: every"):
+        result = calibrate(data, alpha=0.01, adapt="prior", rng=0, classes=CLASSES)
+    with pytest.warns(CalibrationNote, match="no calibration row"):
+        assert result.on("north").predict(NEW).all()
+    with pytest.raises(TooFewScores):
+        calibrate(data, alpha=0.01, adapt="prior", strict=True)
+    enough = calibrate(data, alpha="1/70", adapt="prior", rng=0)  # no warning
+    assert enough.certificate.required_rank == 69
 
 
 @quiet

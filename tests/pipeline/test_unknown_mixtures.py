@@ -5,6 +5,7 @@ its corners are, and these are tried one by one.
 """
 
 import itertools
+import json
 import math
 from fractions import Fraction
 
@@ -440,6 +441,8 @@ def test_a_device_with_too_few_scores_is_named_with_the_reason():
         assert "alpha=0.1 needs 9, and device b has 5, device c has 2" in text
         assert "every rule" not in text, "a score is needed to know that there are labels"
         assert result.certificate.short == {"b": 5, "c": 2}
+        assert "too few scores: device b has 5" in str(result.certificate)
+        assert "is +inf" in dict(result.facts())["too few scores"]
         assert (result.threshold_of("a") == math.inf) == (mixture == "any")
         with pytest.raises(TooFewScores):
             calibrate(SCORES, alpha=0.1, mixture=mixture, strict=True)
@@ -473,6 +476,36 @@ def test_results_are_saved_and_updated_and_say_what_they_are_for(asked, tmp_path
         assert result.certificate.rule == "bounded"
     else:
         assert result.certificate.mixture == asked["mixture"]
+
+
+def test_changed_files_are_refused():
+    rng = np.random.default_rng(2)
+    scores = {name: rng.random(20) for name in "abc"} | {"d": rng.random(3)}
+    made = {mixture: calibrate(scores, alpha=0.1, mixture=mixture).to_dict() for mixture in ("own", "any")}
+    made["bound"] = calibrate(scores, alpha=0.5, mixture_bound=2).to_dict()
+
+    def put(raw, path, value):
+        *parents, last = path
+        for key in parents:
+            raw = raw[key]
+        raw[last] = value
+
+    answer = ("answers", 0)
+    for name, path, value, words in (
+        ("bound", ("guarantee", "mixture", "bound"), 0.5, "must be at least 1"),
+        ("bound", ("guarantee", "mixture", "bound"), 3, "must have the mixture_bound of its guarantee"),
+        ("bound", ("guarantee", "mixture", "bound"), None, "must have the mixture_bound of its guarantee"),
+        ("any", (*answer, "thresholds"), ["inf", "inf", "inf", 1.0], "all devices must have one threshold"),
+        ("any", (*answer, "thresholds"), [0.5] * 4, "must be inf"),
+        ("own", (*answer, "thresholds"), [0.9] * 4, "must be"),
+        ("own", (*answer, "certificate", "short"), {"x": 3}, "short must name devices"),
+        ("own", (*answer, "certificate", "required_rank"), 19, "required_rank"),
+    ):
+        raw = json.loads(json.dumps(made[name]))
+        assert Result.from_dict(raw).to_dict() == raw
+        put(raw, path, value)
+        with pytest.raises(ValueError, match=words):
+            Result.from_dict(raw)
 
 
 @pytest.mark.parametrize(

@@ -518,6 +518,12 @@ def test_with_a_bound_everybody_hears_scores_of_each_device_by_name(twenty_devic
 
 
 @pytest.mark.parametrize("asked", [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}], ids=str)
+def test_a_plan_that_no_run_can_follow_is_refused(asked):
+    with pytest.raises(ValueError, match="counts the scores of all devices together"):
+        exposure_of_method("p-dcp", TORUS, **asked)
+
+
+@pytest.mark.parametrize("asked", [{"mixture": "own"}, {"mixture": "any"}, {"mixture_bound": "1.5"}], ids=str)
 def test_a_plan_for_unknown_mixtures_says_what_its_result_says(asked, twenty_devices):
     made = calibrate(twenty_devices, TORUS, 0.1, **asked)
     planned = exposure_of_method("e-dcp", TORUS, coalition=["10"], **asked)

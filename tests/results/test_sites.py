@@ -183,6 +183,20 @@ def test_intervals_have_widths():
     assert Sites.from_dict(json.loads(wide.to_json())).to_dict() == wide.to_dict()
 
 
+def test_a_frame_has_the_columns_that_the_score_reads():
+    rng = np.random.default_rng(7)
+    cqr, truth, device = scores.CQR(), rng.normal(size=200), np.arange(200) % 4
+    band = np.column_stack([rng.normal(-1, 0.1, 200), rng.normal(1, 0.1, 200)])
+    own = [cqr.sides(band[device == k], truth[device == k]) for k in range(4)]
+    result = calibrate(own, "cycle", alpha=0.2, symmetric=False, score=cqr)
+    frame = pl.DataFrame({"device": device, "lower": band[:, 0], "upper": band[:, 1], "label": truth})
+    expected = result.sites(band, truth, device=device)
+    assert result.sites(frame).to_dict() == expected.to_dict()
+    assert sum(expected[k].covered for k in range(4)) == result.evaluate(band, truth).coverage.covered
+    with pytest.raises(ValueError, match="a frame of scores must have the columns 'device', 'label', 'lower' and"):
+        result.sites(frame.drop("lower"))
+
+
 # --- adapted scores ---------------------------------------------------------------------------------------------------
 
 

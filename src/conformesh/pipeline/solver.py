@@ -209,7 +209,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "non-monotone losses x methods",
-        lambda g, r, k: bool(r.testing) and r.method != "e-dcp",
+        lambda g, r, k: bool(r.testing) and not get_method(r.method).scope.loss_sums,
         "monotone=False needs exact sums of losses over all devices, which only 'e-dcp' forms; p-values of masked or "
         "noisy sums are not available",
         "use method 'e-dcp'",
@@ -390,13 +390,13 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "adapt x methods",
-        lambda g, r, k: g.adapt is not None and r.method not in ("e-dcp", "p-dcp"),
+        lambda g, r, k: g.adapt is not None and not get_method(r.method).scope.windows,
         "a device needs the pooled scores around the threshold with exact counts, and this method does not find them",
         "use method 'e-dcp', or 'p-dcp' without epsilon",
     ),
     _Refusal(
         "adapt with a full window x p-dcp",
-        lambda g, r, k: g.adapt is not None and r.method == "p-dcp" and g.adapt.window == FULL,
+        lambda g, r, k: g.adapt is not None and get_method(r.method).private and g.adapt.window == FULL,
         "a full window is as wide as the rows of the largest device, whose number p-dcp hides",
         "give a number, such as adapt.Prior(window=16); twice the most rows that a device may have, and 8 more, decide "
         "as much as a full window",
@@ -422,7 +422,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "unknown mixtures x methods",
-        lambda g, r, k: _has_unknown_mixture(g) and r.method not in ("e-dcp", "local"),
+        lambda g, r, k: _has_unknown_mixture(g) and not get_method(r.method).scope.device_ranks,
         "a guarantee for mixtures that are not known needs ranks among the scores of each device, and this method "
         "counts the scores of all devices together",
         "use method 'e-dcp', or a mixture by name or by shares without mixture_bound",

@@ -295,7 +295,9 @@ def _draw_half(axes: Any, found: Result, network: Network | None) -> None:
     elif np.ptp(found.thresholds) > 0 and np.isfinite(found.thresholds).all():
         draw_map(axes, network, found.thresholds, "threshold of a device")
     else:
-        draw_map(axes, network, found.cost.bits, f"bits sent; threshold {found.threshold:.6g} everywhere")
+        many = int(np.count_nonzero(found.thresholds == found.threshold))
+        where = "everywhere" if many == found.devices else f"on {many} of {found.devices} devices"
+        draw_map(axes, network, found.cost.bits, f"bits sent; threshold {found.threshold:.6g} {where}")
 
 
 def _draw_thresholds(axes: Any, found: Result) -> None:

@@ -63,16 +63,16 @@ def thresholds_for_unknown_mixtures(block: Block, samples: WeightedScores) -> Ga
 
 def own_thresholds(block: Block, samples: WeightedScores) -> Answers:
     """Return the threshold of every local device by itself; one with too few scores ends at +inf."""
-    ranks = _own_ranks(block)[block.rows]
-    thresholds = samples.at_rank(ranks)
+    ranks = _own_ranks(block)
+    thresholds = samples.at_rank(ranks[block.rows])
     return Answers(thresholds, _certificates(block, samples, ranks, thresholds, block.rows, _OWN_DATA))
 
 
 def largest_thresholds(block: Block, samples: WeightedScores) -> GatheringProtocol[Answers]:
     """Find the largest of the thresholds that the devices have by themselves; +inf if one has too few scores."""
-    ranks = _own_ranks(block)[block.rows]
-    found = np.asarray((yield from agreed_maximum(samples.at_rank(ranks), block)), dtype=np.float64)
-    everybody = np.arange(block.devices)
+    ranks, everybody = _own_ranks(block), np.arange(block.devices)
+    own = samples.at_rank(ranks[block.rows])
+    found = np.asarray((yield from agreed_maximum(own, block)), dtype=np.float64)
     return Answers(found, _certificates(block, samples, ranks, found, everybody, ""), facts={"found_by": "maximum"})
 
 
@@ -93,24 +93,15 @@ def _certificates(
     for device, trial, a in np.ndindex(*thresholds.shape):
         own = samples.segment(device, trial)
         counts[device, trial, a] = np.searchsorted(own, thresholds[device, trial, a], "right")
-    everywhere, ids = _own_ranks(block), block.network.ids
-    return [
-        [
-            Certificate(
-                "counted",
-                tuple(ranks[:, t, a].tolist()),
-                tuple(counts[:, t, a].tolist()),
-                assumption=assumption,
-                short={
-                    ids[row]: int(block.sizes[row, t])
-                    for row in about.tolist()
-                    if everywhere[row, t, a] > block.sizes[row, t]
-                },
-            )
-            for a in range(len(block.alphas))
-        ]
-        for t in range(block.trials)
-    ]
+    here, sizes, ids = ranks[block.rows], block.sizes, block.network.ids
+
+    def certificate(t: int, a: int) -> Certificate:
+        few = about[ranks[about, t, a] > sizes[about, t]].tolist()
+        required, counted = tuple(here[:, t, a].tolist()), tuple(counts[:, t, a].tolist())
+        short = {ids[row]: int(sizes[row, t]) for row in few}
+        return Certificate("counted", required, counted, assumption=assumption, short=short)
+
+    return [[certificate(t, a) for a in range(len(block.alphas))] for t in range(block.trials)]
 
 
 # --- shares up to a bound ---------------------------------------------------------------------------------------------

@@ -128,6 +128,11 @@ class DevicePredictor:
         self.is_own = result.guarantee.mixture.kind == OWN
         self._level = float(result.guarantee.alphas[0])  # by which settings are chosen
         hidden = -1 if self.is_own else facts.hidden[device]
+        if not self.is_own and hidden not in range(len(rows.bag)) and (len(rows.bag) or hidden >= 0):
+            raise ValueError(
+                f"device {device}: the hidden row must be one of its {len(rows.bag)} rows, got place {hidden}: without "
+                "a hidden row nothing is guaranteed; the result was changed, calibrate again"
+            )
         self._rest = rows.bag.without(hidden)
         self._hidden = hidden
         self._limits: dict[Any, Floats] = {}

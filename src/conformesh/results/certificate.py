@@ -15,12 +15,13 @@ from conformesh.common.names import list_names
 from conformesh.common.quantities import format_bits, format_count, pluralize
 from conformesh.files.json_numbers import as_number
 from conformesh.files.schemas import Number
-from conformesh.kernels.ranks import MIXTURES, RANK_RULES
+from conformesh.kernels.ranks import ANY, MIXTURES, RANK_RULES
 
 CertificateKind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
 Count = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
+_MOST_SHORT = 5  # devices with too few scores that are named in words; `short` has all of them
 Devices = Annotated[int, Meta(ge=1, le=10**9)]  # of a file, whose word for it nothing else bounds
 
 CERTIFICATE_KINDS: dict[str, str] = {
@@ -156,10 +157,12 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
                 force_setattr(self, name, as_number(value, name))
 
     def is_short(self, n: int) -> bool:
-        """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
+        """Return whether n scores are too few for the required rank, so that all sets are full."""
         if self.short:
             return True
         have = n if self.weight is None else self.weight
+        # With a hidden example the new one is among the n: one less can lie below it. What it weighs is not known here.
+        have -= int(self.rule == "hidden" and self.weight is None)
         return isinstance(self.required_rank, int) and self.required_rank > have
 
     @property
@@ -190,6 +193,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
             lines.append(("private", str(self.noise)))
         if self.rule:
             lines.append(("about", f"{self._mixture_in_words}; by {RANK_RULES[self.rule]}"))
+        lines += [("too few scores", self._short_in_words)] * bool(self.short)
         if self.heard:
             lines.append(("of", f"the {pluralize(len(self.heard), 'device')} heard so far: {list_names(self.heard)}"))
         if self.byzantine is not None:
@@ -224,6 +228,14 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         return f"with probability {self.pac_confidence or 0:g} {looks}over the draw of the scores"
 
     @property
+    def _short_in_words(self) -> str:
+        """Which devices have too few scores to be covered by themselves, and what follows."""
+        few = [f"device {name} has {n:,}" for name, n in [*self.short.items()][:_MOST_SHORT]]
+        more = ", ..." * (len(self.short) > _MOST_SHORT)
+        whose = "the threshold of all devices" if self.mixture == ANY else "the threshold of such a device"
+        return f"{', '.join(few)}{more}, so that {whose} is +inf"
+
+    @property
     def _whatever(self) -> str:
         return f"about the others, whatever up to {pluralize(self.byzantine or 0, 'device')} may have said"
 
@@ -248,6 +260,8 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
             parts.append(str(self.noise))
         if self.rule:
             parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture_in_words}")
+        if self.short:
+            parts.append(f"too few scores: {self._short_in_words}")
         if self.heard:
             parts.append(f"about the {pluralize(len(self.heard), 'device')} heard so far, {list_names(self.heard)}")
         if self.byzantine is not None:

@@ -18,7 +18,9 @@ import numpy as np
 from conformesh.common.names import unknown_name
 from conformesh.files.memberships import EVERYONE
 from conformesh.kernels.ranks import (
+    ANY,
     CHOSEN_RANK_RULES,
+    DEVICE_MIXTURES,
     GROUP_RULES,
     LOCAL_LOSS_UNITS,
     LOSS_UNITS,
@@ -59,6 +61,8 @@ def _of_guarantee(result: Result) -> Iterator[str]:
     ):
         if word not in known:
             yield unknown_name(name, word, known)
+    if (c := guarantee.mixture.bound) is not None and c < 1:
+        yield f"guarantee.mixture.bound must be at least 1, got {c}"
     if loss is not None and not (0 < loss.bound < math.inf):
         yield f"guarantee.loss.bound must be a number above 0, got {loss.bound}"
     elif loss is not None and not isinstance(loss.loss, Loss | None):
@@ -180,6 +184,7 @@ def _of_answer(result: Result, answer: Answer) -> Iterator[str]:
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
     yield from _of_noise(certificate)
     yield from _of_whom(result, certificate)
+    yield from _of_unknown_mixtures(result, answer)
     if (result.guarantee.loss is None) != (certificate.losses is None):
         yield "a result of risk control must say both guarantee.loss and certificate.losses, and no other either"
         return
@@ -218,6 +223,25 @@ def _of_whom(result: Result, certificate: Certificate) -> Iterator[str]:
         yield f"byzantine must be fewer than the devices, {result.devices}, got {certificate.byzantine}"
     if certificate.weight is None or certificate.kind not in ("counted", "assumed"):
         yield "a certificate with byzantine counts among the devices that fall short, and must say their weight"
+
+
+def _of_unknown_mixtures(result: Result, answer: Answer) -> Iterator[str]:
+    """Check what a guarantee for more mixtures than one must say."""
+    certificate, mixture, bound = answer.certificate, result.guarantee.mixture, answer.certificate.mixture_bound
+    if bound != mixture.bound:
+        yield f"a certificate must have the mixture_bound of its guarantee, {mixture.bound}, got {bound}"
+    if mixture.kind in DEVICE_MIXTURES and not isinstance(certificate.required_rank, tuple):
+        yield f"with mixture {mixture.kind!r} required_rank must have one entry for each device"
+    finite = np.isfinite(answer.thresholds)
+    if mixture.kind == ANY and len(each := {*answer.thresholds.tolist()}) > 1:
+        yield f"with mixture {ANY!r} all devices must have one threshold, got {sorted(each)[:3]}"
+    for name in certificate.short:
+        if result.devices > 1 and name not in result.device_ids:  # a device of a mesh keeps its own result alone
+            yield f"short must name devices of device_ids, got {name!r}"
+        elif mixture.kind == ANY and finite.any():
+            yield f"the threshold must be inf where device {name} has too few scores, got {answer.threshold}"
+        elif name in result.device_ids and finite[result.device_ids.index(name)]:
+            yield f"the threshold of device {name} must be inf, which has too few scores"
 
 
 def _all_devices(result: Result, answer: Answer, required: int, counted: int | None) -> Iterator[str]:

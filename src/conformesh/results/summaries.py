@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ CERTIFICATE_FACTS = (
     "mean loss",
     "private",
     "about",
+    "too few scores",
     "pac_confidence",
     "of",
     "byzantine",
@@ -34,7 +36,7 @@ CERTIFICATE_FACTS = (
     "epsilon",
     "assuming",
 )
-_RANK_FACTS = ("rank", "private", "about", "pac_confidence", "of", "byzantine")
+_RANK_FACTS = ("rank", "private", "about", "too few scores", "pac_confidence", "of", "byzantine")
 _SHARED_FACTS = ("about", "pac_confidence", "of", "byzantine", "weights", "assuming")
 _CERTIFIED_SIDES = ("lower side", "upper side", "both")
 _Fact = tuple[str, str]
@@ -66,9 +68,12 @@ def shortage_warning(result: Result) -> str:
         if certificate.time_uniform:
             return _short_look(result, one)
         have = f"{one.examples} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
+        needed = f"rank {certificate.required_rank} but there are only {have}: the threshold is +inf and"
+        if certificate.rule == "hidden" and certificate.weight is None:
+            needed = f"{math.ceil(1 / one.alpha):,} examples in all but there are only {one.examples:,}:"
         return (
-            f"alpha={float(one.alpha):g} needs rank {certificate.required_rank} but there are only {have}: the "
-            "threshold is +inf and every prediction set holds all labels; use more scores or a larger alpha"
+            f"alpha={float(one.alpha):g} needs {needed} every prediction set holds all labels; use more scores or a "
+            "larger alpha"
         )
     named = [_short_name(result, answer) for answer in short[:_SHORT]]
     return f"too few scores, so that the {result.what} is +inf: {'; '.join(named)}{', ...' if short[_SHORT:] else ''}"

@@ -28,7 +28,7 @@ from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.p_values import p_values
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
 from conformesh.results.result import Result
-from conformesh.scores import SCORES, Score, as_score
+from conformesh.scores import LAC, SCORES, AbsoluteResidual, NormalisedResidual, Score, as_score
 from conformesh.scores.adapt import Adaptation, Even, as_adaptation
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss
@@ -44,7 +44,7 @@ from conformesh.table import Table
 AUTO = "auto"
 _ADAPTS = {"classification": "prior", "regression": "scale"}  # the adaptation for each task
 # What `nonconformity` may be beside `adapt`: it then says only which outputs of the model are read.
-_READ_BY_ADAPTED = {"classification": ("lac",), "regression": ("absolute-residual", "normalised-residual")}
+_READ_BY_ADAPTED = {"classification": (LAC.name,), "regression": (AbsoluteResidual.name, NormalisedResidual.name)}
 # What `fit` sets and a new calibration keeps, and what every calibration sets anew.
 _TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 _AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")

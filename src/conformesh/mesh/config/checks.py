@@ -163,6 +163,8 @@ def _guarantee_in_words(config: DeviceConfig) -> str:
         words.append(f"{len(guarantee.groups.names)} groups")
     if guarantee.sides is not None:
         words.append("two sides")
+    if config.guarantee.adapt is not None:
+        words.append(f"scores adapted by {config.guarantee.adapt}")
     if guarantee.weighting is not None:
         words.append(f"weights of at most {guarantee.weighting.bound:g}")
     return ", ".join(words)
