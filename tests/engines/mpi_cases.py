@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 
-from conformesh import METHODS, Network
+from conformesh import METHODS, Network, adapt
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores.losses import StepLosses
 
@@ -89,6 +89,7 @@ def adapted_cases(network):
     new = rng.dirichlet(np.ones(classes), 5)
     return [
         (labelled, network, new, {"adapt": "prior"}),
+        (labelled, network, new, {"adapt": adapt.Prior(strength=1, temperature=1, window="full"), "mixture": "equal"}),
         (labelled, network, new, {"adapt": "even", "mixture": "equal"}),
         (labelled, network, new, {"adapt": "prior", "mixture": "own"}),
         (numbers, network, rng.normal(size=5), {"adapt": "scale", "mixture": shares}),
