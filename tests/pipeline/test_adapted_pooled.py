@@ -144,6 +144,12 @@ class Case:
             for row, output in zip(found, new, strict=True):
                 yield row.tolist(), [self.includes(device, alpha, output, label) for label in range(len(output))]
 
+    def is_between_levels(self, end):
+        """Whether residuals are rounded up or down at this one: it may be in the set alone, or touch it."""
+        scale = self.made.base if isinstance(self.made, adapt.Even) else self.made
+        steps = 0.5 + end / (4 * scale.usual / 64) if scale.usual else 0.0
+        return abs(steps - round(steps)) < 1e-4
+
     def intervals(self):
         """Yield predicted intervals, and what the reference says just inside and outside of their ends."""
         for device, alpha in ((k, alpha) for k in range(len(self.sizes)) for alpha in self.alphas):
@@ -153,8 +159,9 @@ class Case:
             near = [(low, low + step), (high, high - step)] if high - low > 4 * step else []
             inside = self.rng.normal(0, 3, 3)
             ask = lambda e: self.includes(device, alpha, 0.0, float(e))  # noqa: B023, E731
-            # A candidate at a place where residuals are rounded may be in the set alone: such a place has few digits.
-            is_reached = [ask(e) or ask(round(end, 6)) if np.isfinite(e) else ask(np.sign(e) * 1e6) for end, e in near]
+            is_reached = [
+                ask(e) or self.is_between_levels(end) if np.isfinite(e) else ask(np.sign(e) * 1e6) for end, e in near
+            ]
             yield (low, high), [ask(e) for e in far], is_reached, [(e, ask(e)) for e in inside]
 
 
