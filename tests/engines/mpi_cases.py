@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 
-from conformesh import METHODS, Network
+from conformesh import METHODS, Network, adapt
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores.losses import StepLosses
 
@@ -90,6 +90,7 @@ def adapted_cases(network):
     groups = {name: [*rng.choice(["a", "b"], n)] for name, n in zip(names, sizes, strict=True)}
     return [
         (labelled, network, new, {"adapt": "prior"}),
+        (labelled, network, new, {"adapt": adapt.Prior(strength=1, temperature=1, window="full"), "mixture": "equal"}),
         (labelled, network, new, {"adapt": "even", "mixture": "equal"}),
         (labelled, network, new, {"adapt": "prior", "mixture": "own"}),
         (labelled, network, new, {"adapt": "prior", "groups": groups}),
