@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
 from inspect import signature
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,11 @@ from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import convert_option, option_choices
 from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
-from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
-from conformesh.scores.adapt import Even, as_adaptation
 from conformesh.scores.base import Score
+
+if TYPE_CHECKING:  # a device of a mesh need not hold what it does not use in memory
+    from conformesh.results.lambda_tests import LambdaTests
 
 _MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], GatheringProtocol[Answers]]
 _Connection = Literal["neighbours", "nothing", "server"]
@@ -701,6 +702,8 @@ def exposure_of_method(
     >>> print(exposure_of_method("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
     19 of 19 other devices' own numbers
     """
+    from conformesh.scores.adapt import Even, as_adaptation
+
     adaptation = as_adaptation(adapt)
     if mixture not in MIXTURES:
         raise ValueError(unknown_name("mixture", mixture, MIXTURES))
@@ -738,6 +741,8 @@ def exposure_of_result(
         raise ValueError(
             f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
         )
+    from conformesh.results.lambda_tests import LambdaTests
+
     if isinstance(result, LambdaTests):
         context, aggregate = ExposureContext(K, network), str(result.options.get("aggregate", AUTO))
         numbers = len(result) * len(result.risks)

@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 
-from conformesh import METHODS, Network
+from conformesh import METHODS, Network, adapt
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores.losses import StepLosses
 
@@ -87,10 +87,13 @@ def adapted_cases(network):
         for k, (name, n) in enumerate(zip(names, sizes, strict=True))
     }
     new = rng.dirichlet(np.ones(classes), 5)
+    groups = {name: [*rng.choice(["a", "b"], n)] for name, n in zip(names, sizes, strict=True)}
     return [
         (labelled, network, new, {"adapt": "prior"}),
+        (labelled, network, new, {"adapt": adapt.Prior(strength=1, temperature=1, window="full"), "mixture": "equal"}),
         (labelled, network, new, {"adapt": "even", "mixture": "equal"}),
         (labelled, network, new, {"adapt": "prior", "mixture": "own"}),
+        (labelled, network, new, {"adapt": "prior", "groups": groups}),
         (numbers, network, rng.normal(size=5), {"adapt": "scale", "mixture": shares}),
     ]
 

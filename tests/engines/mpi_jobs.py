@@ -349,21 +349,25 @@ def _overlapping_alike(scores, network, rule):
 def _adapted_alike(data, network, new, given):
     """Whether ranks share the simulator's windows, settings, hidden rows and digests, and predict the same sets."""
     alone = calibrate(data, network, (0.1, 0.3), rng=3, **given)
-    engine = Mpi(network)
-    own = {network.ids[row]: data[network.ids[row]] for row in engine.rows}
-    found = [calibrate(rows, network, (0.1, 0.3), rng=3, engine=engine, **given) for rows in (data, own)]
+    engine, groups = Mpi(network), given.get("groups")
+    mine = [network.ids[row] for row in engine.rows]
+    own = given if groups is None else {**given, "groups": {name: groups[name] for name in mine}}
+    found = [
+        calibrate(data, network, (0.1, 0.3), rng=3, engine=engine, **given),
+        calibrate({name: data[name] for name in mine}, network, (0.1, 0.3), rng=3, engine=engine, **own),
+    ]
     engine.close()
     found.append(calibrate(data, network, (0.1, 0.3), rng=3, engine="mpi", **given))
     right = without_time(alone.to_dict())
-    # A rank holds the rows of its own devices only: those of others must be given, and match their digest.
-    sets = [
-        np.array_equal(
-            one.on(name, None if name in one.rows else data[name]).predict(new, alpha=0.1),
-            alone.on(name).predict(new, alpha=0.1),
-        )
-        for one in found
-        for name in network.ids
-    ]
+    asked = {"alpha": 0.1, "groups": None if groups is None else ["a", "b", "a", "b", "b"]}
+
+    def predicted(one, name):
+        # A rank holds the rows of its own devices only: those of others must be given, and match their digest.
+        if name in one.rows:
+            return one.on(name).predict(new, **asked)
+        return one.on(name, data[name], groups=None if groups is None else groups[name]).predict(new, **asked)
+
+    sets = [np.array_equal(predicted(one, name), predicted(alone, name)) for one in found for name in network.ids]
     return all(without_time(one.to_dict()) == right for one in found) and all(sets)
 
 

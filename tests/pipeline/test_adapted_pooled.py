@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network, adapt, calibrate
+from tests.peer.test_adapted import results_of_devices, simulated
 from tests.pipeline.adapted_reference import Rows, pooled_includes
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "ignore::conformesh.TooFewScores")
@@ -87,8 +88,9 @@ class Case:
             if self.rule is None:
                 given["groups"] = {name: [own[0] for own in rows] for name, rows in given["groups"].items()}
             given["group_rule"] = self.rule
-        data = {str(k): own for k, own in enumerate(self.data)}
-        self.result = calibrate(data, Network.complete(len(sizes)), self.alphas, **given)
+        self.named = {str(k): own for k, own in enumerate(self.data)}
+        self.network, self.given = Network.complete(len(sizes)), given
+        self.result = calibrate(self.named, self.network, self.alphas, **given)
         self.shares = {
             "own": None, "sizes": self.sizes, "equal": [1] * len(sizes), "given": [*shares.values()],
             "paper": [n + 1 for n in self.sizes],
@@ -142,6 +144,12 @@ class Case:
             for row, output in zip(found, new, strict=True):
                 yield row.tolist(), [self.includes(device, alpha, output, label) for label in range(len(output))]
 
+    def is_between_levels(self, end):
+        """Whether residuals are rounded up or down at this one: it may be in the set alone, or touch it."""
+        scale = self.made.base if isinstance(self.made, adapt.Even) else self.made
+        steps = 0.5 + end / (4 * scale.usual / 64) if scale.usual else 0.0
+        return abs(steps - round(steps)) < 1e-4
+
     def intervals(self):
         """Yield predicted intervals, and what the reference says just inside and outside of their ends."""
         for device, alpha in ((k, alpha) for k in range(len(self.sizes)) for alpha in self.alphas):
@@ -151,8 +159,9 @@ class Case:
             near = [(low, low + step), (high, high - step)] if high - low > 4 * step else []
             inside = self.rng.normal(0, 3, 3)
             ask = lambda e: self.includes(device, alpha, 0.0, float(e))  # noqa: B023, E731
-            # A candidate at a place where residuals are rounded may be in the set alone: such a place has few digits.
-            is_reached = [ask(e) or ask(round(end, 6)) if np.isfinite(e) else ask(np.sign(e) * 1e6) for end, e in near]
+            is_reached = [
+                ask(e) or self.is_between_levels(end) if np.isfinite(e) else ask(np.sign(e) * 1e6) for end, e in near
+            ]
             yield (low, high), [ask(e) for e in far], is_reached, [(e, ask(e)) for e in inside]
 
 
@@ -179,6 +188,25 @@ def check_pooled(seeds):
 def test_full_window_equals_the_pooled_computation():
     """100 cases: fixed strengths, all mixtures, groups and levels; every set is the same."""
     assert check_pooled(range(100)) > 400
+
+
+def test_devices_on_a_network_equal_the_pooled_computation():
+    """Cases on a fake network, where each device has its own rows and frames alone."""
+    compared = 0
+    for seed in range(8000, 8100):
+        case = Case(seed)
+        if case.made.task != "classification" or len(case.sizes) < 2 or case.groups is not None:
+            continue
+        result, table, run = simulated(case.named, case.network, case.alphas, **case.given)
+        devices = results_of_devices(result, table, run, case.network)
+        for device, own in enumerate(devices):
+            case.result = own.with_rows({str(device): case.named[str(device)]})
+            for alpha in case.alphas:
+                new = drawn_rows(case.rng, "classification", [1])[0][0]
+                expected = [case.includes(device, alpha, new[0], label) for label in range(3)]
+                assert case.predict(device, alpha, new)[0].tolist() == expected
+                compared += 1
+    assert compared > 20
 
 
 @pytest.mark.slow

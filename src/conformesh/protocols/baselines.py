@@ -20,7 +20,6 @@ from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.quantile_average import agree_on_s0
 from conformesh.protocols.spectrum_estimation import estimate_spectrum
-from conformesh.protocols.unknown_mixtures import own_thresholds
 from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few_certificate
 
@@ -76,6 +75,8 @@ def local(
 ) -> Protocol[Answers]:
     """Calibrate every device alone; a device with few scores ends at +inf."""
     yield from ()  # a protocol that never asks is still a generator
+    from conformesh.protocols.unknown_mixtures import own_thresholds  # loaded only where it is used
+
     return own_thresholds(block, samples)
 
 

@@ -65,7 +65,6 @@ from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.score_windows import windows_of
 from conformesh.protocols.top_k import can_flood, search_by_flooding
-from conformesh.protocols.unknown_mixtures import thresholds_for_unknown_mixtures
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
 from conformesh.results.certificate import Certificate, too_few_certificate
 
@@ -168,6 +167,10 @@ def e_dcp(
                 f"e-dcp keeps the guarantee {block.requirement} in rounds only: the devices that have reported are no "
                 "sample of a mixture that is not known; use mode rounds"
             )
+        from conformesh.protocols.unknown_mixtures import (
+            thresholds_for_unknown_mixtures,  # loaded only where it is used
+        )
+
         return (yield from thresholds_for_unknown_mixtures(block, samples))
     if not options.entries:
         return (yield from e_dcp_in_rounds(block, samples, options))
