@@ -17,7 +17,7 @@ CALIBRATION_SOURCES = (
     "common/*.py",
     "kernels/**/*.py",
     "files/*.py",
-    "scores/*.py",
+    "scores/**/*.py",
     "graph/*.py",
     "privacy/*.py",
     "protocols/**/*.py",
