@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,11 @@ from conformesh.guarantee import LOWER, UPPER
 from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import clean_scores
 from conformesh.scores import Score
-from conformesh.scores.adapt import Adaptation
 from conformesh.scores.base import label_positions
 from conformesh.scores.losses import StepLosses
+
+if TYPE_CHECKING:
+    from conformesh.scores.adapt import Adaptation
 
 _ITEM, _LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
 

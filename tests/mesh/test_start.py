@@ -59,7 +59,7 @@ def test_an_idle_node_is_small():
     """Three devices of a chain with certificates, as the shell starts them, after they have agreed: 75 MB each.
 
     Of these, 43 MB are pages of libraries, which all devices of a machine share; the kernel decides how many of them
-    it maps. The rest is the node's own: 33 MB, of which `cryptography` and OpenSSL take 4.
+    it maps. The rest is the node's own: 34 MB, of which `cryptography` and OpenSSL take 4.
     """
     pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
     pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")

@@ -33,7 +33,7 @@ from conformesh.protocols.block import Answers, Block, WindowRequest
 from conformesh.protocols.gather import gather_by_flooding
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.p_dcp import begin_exact_sums, check_exact_sums, grid_for_scores, search_by_exact_sums
-from conformesh.results.adapted import AdaptedFacts, DeviceRows
+from conformesh.results.adapted_facts import AdaptedFacts, DeviceRows
 from conformesh.scores.adapt import Adaptation, Bag
 from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting
 

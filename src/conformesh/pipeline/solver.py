@@ -35,7 +35,6 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
-from conformesh.pipeline.adapted import AdaptedRun, adapted_answers, device_rows, draw_hidden_rows
 from conformesh.pipeline.assembly import add_answers_to_result, refuse_nan_thresholds
 from conformesh.pipeline.problems import (
     LocalRows,
@@ -59,12 +58,12 @@ from conformesh.protocols.size_agreement import exchange_counts, run_without_ser
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
-from conformesh.scores.adapt.base import FULL
 from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
     from conformesh.engines import Engine
     from conformesh.engines.observers import Observer
+    from conformesh.pipeline.adapted import AdaptedRun
     from conformesh.protocols.groups import Grouping
     from conformesh.protocols.masks import Secrets
 
@@ -396,7 +395,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "adapt with a full window x p-dcp",
-        lambda g, r, k: g.adapt is not None and get_method(r.method).private and g.adapt.window == FULL,
+        lambda g, r, k: g.adapt is not None and get_method(r.method).private and g.adapt.has_full_window,
         "a full window is as wide as the rows of the largest device, whose number p-dcp hides",
         "give a number, such as adapt.Prior(window=16); twice the most rows that a device may have, and 8 more, decide "
         "as much as a full window",
@@ -656,6 +655,7 @@ def _run_adapted(
 ) -> tuple[Guarantee, Answers, Cost]:
     """Run a calibration with adapted scores; return the guarantee with agreed groups, what was found, and its cost."""
     from conformesh.engines.observers import announce_run
+    from conformesh.pipeline.adapted import adapted_answers, draw_hidden_rows  # which nodes without adapt do not need
 
     guarantee, asked = _adapted_run(rows, guarantee, agreed, run, kept)
     hidden = draw_hidden_rows(run.seed, engine.rows, rows.table.sizes)  # before any score is computed
@@ -676,6 +676,8 @@ def _adapted_on_device(
     blank: Block, rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
 ) -> Protocol[Answers]:
     """Solve with adapted scores on one device; which row others hide, and the digests of theirs, stay with them."""
+    from conformesh.pipeline.adapted import adapted_answers, draw_hidden_rows
+
     _, asked = _adapted_run(rows, guarantee, agreed, run, kept)
     hidden = draw_hidden_rows(run.seed, blank.rows, rows.table.sizes)  # before any score is computed
     block = replace(blank, sizes=agreed.rows)
@@ -689,6 +691,8 @@ def _adapted_run(
     rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
 ) -> tuple[Guarantee, AdaptedRun]:
     """Return the guarantee with the groups that all agreed on, and what its run needs."""
+    from conformesh.pipeline.adapted import AdaptedRun
+
     guarantee, grouping, run = _with_agreed_parts(rows, guarantee, agreed, run)
     requirement = replace(kept, hides_example=kept.mixture != OWN)
     return guarantee, AdaptedRun(rows, guarantee, agreed, grouping, requirement)
@@ -701,6 +705,8 @@ def _hidden_and_digests(rows: LocalRows, hidden: Sequence[int]) -> tuple[dict[st
 
 
 def _rows_by_device(rows: LocalRows) -> dict[str, Any]:
+    from conformesh.pipeline.adapted import device_rows
+
     return {name: device_rows(rows.table, k) for k, name in enumerate(rows.names)}
 
 

@@ -43,7 +43,6 @@ from conformesh.protocols.quantile_average import S0_RULES
 from conformesh.protocols.r_dcp import RDCP
 from conformesh.protocols.spectrum_estimation import known_weights
 from conformesh.protocols.wfcp import WFCP
-from conformesh.scores.adapt.base import FULL, Bag
 
 KNOWS_SIZE = Disclosure("everybody", "its number of scores")
 _ENDS = "its smallest and its largest score, as they are"
@@ -407,7 +406,9 @@ def _window_of_scores(where: ExposureContext, which: str) -> list[Disclosure]:
     """What all devices need for predictions, in place of a threshold."""
     many = where.adapt.window
     words = (
-        "the pooled scores around the threshold" if many == FULL else f"about {many} pooled scores around the threshold"
+        "the pooled scores around the threshold"
+        if where.adapt.has_full_window
+        else f"about {many} pooled scores around the threshold"
     )
     what = f"{words}, with exact counts, for each setting that may be chosen: {which}"
     return [Disclosure("everybody", what, ALL, None)]
@@ -415,6 +416,8 @@ def _window_of_scores(where: ExposureContext, which: str) -> list[Disclosure]:
 
 def _summary_numbers(where: ExposureContext) -> int:
     """Return how many counts are added up before settings are known."""
+    from conformesh.scores.adapt import Bag
+
     nothing = Bag(
         np.zeros((0, 2)) if where.adapt.task == "classification" else np.zeros(0), np.zeros(0, dtype=np.int64)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
@@ -28,7 +29,6 @@ from conformesh.files.json_numbers import as_json_value, as_number, parse_json, 
 from conformesh.files.schemas import describe_error
 from conformesh.results.certificate import Amount, Cost, Count
 from conformesh.scores import Score, saved_score
-from conformesh.scores.adapt import ADAPTATIONS, Adaptation, get_adaptation
 from conformesh.scores.losses import Loss, get_loss
 
 # Digits of a numerator or a denominator in a file. No level has more: a float64 as a decimal has at most about 330. A
@@ -182,7 +182,7 @@ def _plain(value: Any) -> Any:
     """Return a value, however nested, as JSON can hold it."""
     if isinstance(value, Cost):
         return value.to_dict()
-    if isinstance(value, Score | Loss | Adaptation):
+    if isinstance(value, Score | Loss) or _is_adaptation(value):
         return {"name": value.name, **_plain(value.options())}
     if isinstance(value, Struct):
         return {name: _plain(getattr(value, name)) for name in value.__struct_fields__ if name not in _unsaved(value)}
@@ -191,6 +191,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_key(key): _plain(item) for key, item in value.items()}
     return _listed(value) if isinstance(value, np.ndarray | list | tuple) else _single(value)
+
+
+def _is_adaptation(value: Any) -> bool:
+    known = sys.modules.get("conformesh.scores.adapt")  # without it there is none: a node need not hold it in memory
+    return known is not None and isinstance(value, known.Adaptation)
 
 
 def _unsaved(value: Struct) -> tuple[str, ...]:
@@ -289,6 +294,8 @@ def _revive(found: Any) -> None:
     guarantee = getattr(found, "guarantee", None)
     adapt = getattr(guarantee, "adapt", None)
     if guarantee is not None and adapt is not None:
+        from conformesh.scores.adapt import ADAPTATIONS, get_adaptation
+
         if not isinstance(adapt, dict):
             raise ValueError(f"adapt: must be an object with a name, got {adapt!r:.60}")
         if (name := str(adapt.get("name"))) not in ADAPTATIONS:

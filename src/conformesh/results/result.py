@@ -29,14 +29,7 @@ from conformesh.guarantee import LOWER, UPPER, Guarantee
 from conformesh.kernels.proportions import FAMILY_WISE_ERROR
 from conformesh.kernels.ranks import OWN, Alpha, exact_number
 from conformesh.results import consistency, summaries
-from conformesh.results.adapted import (
-    AdaptedFacts,
-    DevicePredictor,
-    DeviceRows,
-    check_digest,
-    predict_on_devices,
-    unknown_device_error,
-)
+from conformesh.results.adapted_facts import AdaptedFacts, DeviceRows, check_digest, unknown_device_error
 from conformesh.results.certificate import Amount, Certificate, Count, SidesCertificate
 from conformesh.results.encoding import SavedCost, SavedResult, SavedScore
 from conformesh.results.evaluation import (
@@ -58,6 +51,7 @@ from conformesh.scores.losses import Loss, as_loss
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
+    from conformesh.results.adapted import DevicePredictor
     from conformesh.results.sites import Sites
 
 
@@ -514,6 +508,8 @@ class Result(
         """
         if self.guarantee.adapt is None or self.adapted is None:
             raise ValueError("on() is for adapted scores, calibrate(..., adapt=...); use predict(outputs, device=...)")
+        from conformesh.results.adapted import DevicePredictor
+
         name, adapt = str(device), self.guarantee.adapt
         if name not in self.adapted.hidden:
             raise unknown_device_error(device, self.adapted)
@@ -603,6 +599,8 @@ class Result(
         groups = None if rows.groups is None else Memberships.of(rows.groups, "groups")
         places = {name: np.flatnonzero(names == name) for name in np.unique(names).tolist()}
         rows_of = {n: (table[own], None if groups is None else groups.take(own)) for n, own in places.items()}
+        from conformesh.results.adapted import predict_on_devices
+
         found: Any = None
         parts = predict_on_devices({name: self.on(name) for name in places}, rows_of)
         for own, part in zip(places.values(), parts, strict=True):

@@ -23,7 +23,7 @@ from conformesh.files.table_writers import write_columns
 from conformesh.files.tables import FileColumns, FileLayout, quote_column_names, read_table
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.endpoints import find_device_name
-from conformesh.results.adapted import DeviceRows
+from conformesh.results.adapted_facts import DeviceRows
 from conformesh.scores.adapt import Bag
 
 

@@ -45,7 +45,7 @@ from conformesh.pipeline.shift import refuse_weights_above_bound
 from conformesh.scores import Score, reconcile_score
 
 if TYPE_CHECKING:
-    from conformesh.results.adapted import DeviceRows
+    from conformesh.results.adapted_facts import DeviceRows
 
 EMPTY_SCORE_FILE = "device,score\n"  # the heading alone: no scores
 

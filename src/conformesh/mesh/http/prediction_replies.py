@@ -23,7 +23,8 @@ from conformesh.scores import SCORES, Score, get_score
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conformesh.results.adapted import DevicePredictor, DeviceRows
+    from conformesh.results.adapted import DevicePredictor
+    from conformesh.results.adapted_facts import DeviceRows
     from conformesh.results.result import Result
 
 _TABLES = ("probabilities", "outputs")  # what a request may call its table

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from conformesh.mesh.http.metrics import Exposition, Snapshot
     from conformesh.mesh.node.heartbeat import Heartbeat
     from conformesh.mesh.node.online import OnlineLearning
-    from conformesh.results.adapted import DeviceRows
+    from conformesh.results.adapted_facts import DeviceRows
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]

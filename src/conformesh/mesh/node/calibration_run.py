@@ -29,7 +29,7 @@ from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.problems import Problem
 from conformesh.pipeline.solver import MethodRun, solve_on_device
 from conformesh.protocols.block import Answers, SearchProgress
-from conformesh.results.adapted import DeviceRows
+from conformesh.results.adapted_facts import DeviceRows
 from conformesh.results.result import Result
 from conformesh.table import Table
 

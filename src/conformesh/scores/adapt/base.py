@@ -174,6 +174,11 @@ class Adaptation(ABC):
         """Return the options as plain values; ``get_adaptation(name, **options)`` returns the same adaptation."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
+    @property
+    def has_full_window(self) -> bool:
+        """Whether the window decides every query."""
+        return bool(self.window == FULL)
+
     def check_window(self) -> None:
         """Refuse a window that is neither a number of scores nor "full"."""
         window = self.window
