@@ -45,7 +45,7 @@ class PriorReference:
 
     def settings(self, every):
         strengths = (1, 4, 16, 64, 256, inf) if self.made.strength == "auto" else np.atleast_1d(self.made.strength)
-        temperatures = (1, 1.5) if self.made.temperature == "auto" else np.atleast_1d(self.made.temperature)
+        temperatures = (0.5, 1, 1.5) if self.made.temperature == "auto" else np.atleast_1d(self.made.temperature)
         return [(float(a), float(t)) for a in strengths for t in temperatures]
 
     def own(self, rows, setting):

@@ -22,7 +22,7 @@ EVERYONE = "everyone"
 def drawn_adaptation(rng, *, fixed=True):
     """Return an adaptation with the full window; `fixed`: without a choice."""
     strength = float(rng.choice([0.01, 1, 20, np.inf]))
-    temperature = float(rng.choice([1.0, 1.5]))
+    temperature = float(rng.choice([0.5, 1.0, 1.5]))
     prior = adapt.Prior(strength if fixed else "auto", temperature if fixed else "auto", window="full")
     if rng.random() < 0.3:
         prior = replace(prior, prior=tuple(rng.dirichlet(np.ones(3) * 5) + 0.01))

@@ -34,7 +34,9 @@ from conformesh.scores.base import as_true_labels, check_output_table, raise_bad
 
 # Each four times the one before: on CIFAR-100 a grid twice as fine changed the size of sets by less than 2 %.
 _STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, np.inf)
-_TEMPERATURES = (1.0, 1.5)  # above 1 for models that are too sure of themselves, as most are
+# Above 1 for models that are too sure of themselves, as most are; below for those that are not sure enough, such as
+# random forests and strongly regularised ones.
+_TEMPERATURES = (0.5, 1.0, 1.5)
 # Scores are multiples of this: as fine as anyone needs, short to send, and the same whatever the last bit of a sum is.
 _GRAIN = 2.0**-30
 _SUM_SLACK = 0.001  # by which rows of probabilities may miss 1, as for other scores
@@ -49,7 +51,7 @@ class Prior(Adaptation):
     strength
         How many examples the training data count for, or several to choose from; "auto": 1 to 256, and infinity.
     temperature
-        Divides the logarithms of the probabilities, or several to choose from; "auto": 1 and 1.5.
+        Divides the logarithms of the probabilities, or several to choose from; "auto": 0.5, 1 and 1.5.
     prior
         How frequent the classes are in the training data, in the order of the columns; None: all alike.
     window
