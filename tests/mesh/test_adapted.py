@@ -26,8 +26,8 @@ from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import CoverageStatus
 from conformesh.peer.loopback import LinkFaults
-from conformesh.pipeline import solver
-from conformesh.results.adapted import DeviceRows
+from conformesh.pipeline import adapted
+from conformesh.results.adapted_facts import DeviceRows
 from conformesh.scores import AbsoluteResidual
 from conformesh.scores.adapt import Bag
 from tests.mesh.meshes import config
@@ -74,7 +74,7 @@ def simulated(folders, found, **given):
     """Return the simulator's result on the same rows, in which each device hides the row that it has hidden."""
     hidden = [int(one.adapted.hidden[name]) for one, name in zip(found, NAMES, strict=True)]
     data = {name: (OUTPUTS[k], LABELS[k]) for k, name in enumerate(NAMES)}
-    with mock.patch.object(solver, "draw_hidden_rows", return_value=hidden):
+    with mock.patch.object(adapted, "draw_hidden_rows", return_value=hidden):
         return calibrate(data, read_device(folders[0]).network, classes=CLASSES, **given)
 
 
