@@ -76,6 +76,17 @@ def test_the_shell_calibrates_and_predicts_as_the_library(run, files, frames):
     assert nameless.stdout == alone.stdout
 
 
+def test_the_chosen_setting_is_said(run, files):
+    chosen = Result.load("r.json").adapted
+    strength, temperature = chosen.choices[int(np.argmin(chosen.losses))]
+    said = f"chosen on the rows of all devices: strength {strength:g}, temperature {temperature:g}"
+    assert said in run("calibrate", "cal.csv", "--adapt", "prior", "--alpha", "0.2").stdout
+    fixed = "--adapt-option", "strength=4", "--adapt-option", "temperature=1"
+    found = run("calibrate", "cal.csv", "--adapt", "prior", *fixed).stdout
+    assert "adapted, Prior(strength=4, temperature=1" in found
+    assert "chosen on" not in found
+
+
 def test_evaluate_by_device_flags_the_bad_site(run, files, frames):
     expected = in_python(frames[0])
     device, truth = frames[1]["device"].to_numpy(), frames[1]["label"].to_numpy()

@@ -210,7 +210,11 @@ def _adapted_facts(result: Result) -> list[_Fact]:
     """Return how scores adapt; a device has then no threshold for all labels."""
     if result.guarantee.adapt is None:
         return []
-    return [("scores", f"adapted, {result.guarantee.adapt!r}: a device predicts with its own calibration rows")]
+    adapt, facts = result.guarantee.adapt, result.adapted
+    chosen = ""
+    if facts is not None and facts.losses:
+        chosen = f"; chosen on the rows of all devices: {adapt.describe_setting(facts.choices[facts.shared[0]])}"
+    return [("scores", f"adapted, {adapt!r}: a device predicts with its own calibration rows{chosen}")]
 
 
 def _asked(result: Result) -> str:

@@ -123,6 +123,10 @@ class Adaptation(ABC):
         """Return the settings that there may be after one example was replaced."""
         return self.settings(counts, columns)
 
+    def describe_setting(self, setting: Setting) -> str:
+        """Return a setting in words, for summaries."""
+        return ", ".join(f"{value:g}" for value in setting)
+
     def losses(self, bag: Bag, setting: Setting, level: float) -> Ints:
         """Return the leave-one-out loss of each example, from 0 to `LARGEST_LOSS`; `level` is the first alpha."""
         raise TypeError(f"adaptation {self.name!r} has several settings and no losses to choose by; define losses()")

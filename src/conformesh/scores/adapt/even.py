@@ -116,6 +116,10 @@ class Even(Adaptation):
         found: tuple[Setting, ...] = self.base.reachable_settings(counts, columns)
         return found
 
+    def describe_setting(self, setting: Setting) -> str:
+        """Return a setting of the base."""
+        return str(self.base.describe_setting(setting))
+
     def losses(self, bag: Bag, setting: Setting, level: float) -> Ints:
         """Return the losses of the base."""
         found: Ints = self.base.losses(bag, setting, level)

@@ -99,6 +99,10 @@ class Prior(Adaptation):
         """Return every strength with every temperature."""
         return self._grid()
 
+    def describe_setting(self, setting: Setting) -> str:
+        """Return strength and temperature."""
+        return "strength {:g}, temperature {:g}".format(*setting)
+
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return checked probabilities and column numbers."""
         table = self.read_new(outputs)

@@ -108,6 +108,10 @@ class Scale(Adaptation):
                 found |= dict.fromkeys(self._grid(_scale_of_bin(bin_)))
         return tuple(found)
 
+    def describe_setting(self, setting: Setting) -> str:
+        """Return bias, scale and the usual scale."""
+        return "bias {:g}, scale {:g}, usual scale {:.4g}".format(*setting)
+
     def _usual(self, counts: Ints) -> float:
         return float(self.usual) if isinstance(self.usual, float) else _scale_of_bin(_median_bin(counts))
 
