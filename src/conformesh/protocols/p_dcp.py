@@ -205,11 +205,11 @@ def p_dcp(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP
 ) -> GatheringProtocol[Answers]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
+    _check_device_count(block.devices, options)  # before anything is done for each device
     if options.epsilon is None:
         check_exact_sums(block, samples.sizes, "scores")
         sums = yield from begin_exact_sums(block, options, _scores_digest(samples))
         return (yield from search_by_exact_sums(block, samples, alphas, options, sums))
-    _check_device_count(block.devices, options)
     _check_requirement(block.requirement, options)
     secrets = block.secrets or Secrets.simulated(block)
     return _with_simulated_note(block, (yield from _release_histogram(block, samples, alphas, options, secrets)))
