@@ -411,7 +411,7 @@ def adaptations() -> str:
         chosen = ", ".join(f"`{f.name}` = {_default(f.default)}" for f in fields(kind))  # type: ignore[arg-type]
         task = kind.task if isinstance(kind.task, str) else "both"
         rows.append((code(name), code(f"adapt.{kind.__name__}"), task, kind.summary, chosen))
-    return table(("adaptation", "class", "task", "what a device learns", "options"), rows)
+    return table(("adaptation", "class", "task", "what it does", "options"), rows)
 
 
 def losses() -> str:

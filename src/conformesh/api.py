@@ -218,8 +218,8 @@ def calibrate(
     adaptation = _adaptation(adapt, data, roles)
     if adaptation is not None and kind is not None:
         raise ValueError(
-            f"adapt={adaptation.name!r} has a score of its own, so that score={kind.name!r} would not be used; leave "
-            "one of them out"
+            f"adapt={adaptation.name!r} and score={kind.name!r} do not go together, because adapted scores replace the "
+            "score; leave one of them out"
         )
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
@@ -435,8 +435,8 @@ def control(
         refuse_unproven(guarantee if groups is None else structs.replace(guarantee, groups=Groups(())), run, 2)
         if pac_confidence is None:
             raise ValueError(
-                "monotone=False needs pac_confidence=, such as pac_confidence=0.9: with this probability over the "
-                "calibration data all certified lambdas keep the risk"
+                "monotone=False needs pac_confidence=, the probability over the calibration data that all certified "
+                "lambdas keep the risk, such as pac_confidence=0.9"
             )
         _refuse_other_level(guarantee.loss, guarantee.alphas)
         network, ids = read_network(network, engine)
@@ -458,7 +458,7 @@ def control(
             raise ValueError(f"{name}= is for losses that may rise with lambda; use it with monotone=False")
     if guarantee.loss is not None and not getattr(guarantee.loss.loss, "monotone", True):
         raise ValueError(
-            f"loss {guarantee.loss.loss.name!r} rises and falls with lambda: test a grid of lambdas with monotone=False"
+            f"loss {guarantee.loss.loss.name!r} is not monotone in lambda: test a grid of lambdas with monotone=False"
         )
     if isinstance(bound, Mapping):
         raise TypeError("bound must be one number, the largest loss possible; a dict is for several risks")
@@ -511,8 +511,8 @@ def _refuse_other_level(bounded: LossBound | None, levels: Sequence[Fraction]) -
 
 
 _SECOND_LOOK = (
-    "pac_confidence of this result is that of one calibration, and an update looks again, so that the chances of "
-    "failure add up; ask for time_uniform=True from the first calibration on"
+    "pac_confidence of this result holds for one calibration; with updates the probabilities of failure add up. Use "
+    "time_uniform=True from the first calibration on"
 )
 
 

@@ -195,7 +195,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
         ({"method": "p-dcp", "alphas": ("0.1", "0.2")}, "counts every score of an epoch once, for one threshold"),
         (
             {"method": "p-dcp", "adapt_options": {"window": "full"}},
-            "a full window is as wide as the rows of the largest",
+            "a full window is as wide as the number of rows of the largest",
         ),
         ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
         ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning moves one threshold"),
@@ -203,7 +203,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
         ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
         ({"weight_column": "w", "weight_bound": 2.0}, "leave adapt out, or the weights, centres or sides"),
         ({"pac_confidence": "0.9", "time_uniform": False}, "leave pac_confidence out, or adapt"),
-        ({"rank_rule": "ghost"}, "adapted scores have a rank of their own"),
+        ({"rank_rule": "ghost"}, "adapted scores have their own required rank"),
         ({"score": "lac"}, "leave scores.score out"),
         ({"adapt": "prio"}, "unknown adaptation 'prio', did you mean 'prior'"),
         ({"adapt_options": {"strenth": 1}}, "guarantee.adapt_options: unknown option"),
