@@ -198,7 +198,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
             "a full window is as wide as the number of rows of the largest",
         ),
         ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
-        ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning moves one threshold"),
+        ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning adjusts one threshold"),
         ({"method": "h-dcp"}, "use method 'e-dcp'"),
         ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
         ({"weight_column": "w", "weight_bound": 2.0}, "leave adapt out, or the weights, centres or sides"),
