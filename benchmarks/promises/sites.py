@@ -11,8 +11,8 @@ and with the R package gstat for `wind`: `--gstat FOLDER` names the folder that 
 
 Lines of one data set have the same draws. `one threshold` is the ordinary score with the same guarantee. The oracle
 knows the test rows: the smallest threshold that covers 1 - alpha of them. *Worst* is the lowest mean coverage of any
-device over the draws. Bits and rounds are of a whole run, which chooses settings; `settings fixed` is a run without this
-choice: the window alone.
+device over the draws. Bits and rounds are of a whole run, which chooses settings; `settings fixed` is a run with the
+window alone.
 """
 
 from __future__ import annotations
