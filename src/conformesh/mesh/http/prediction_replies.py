@@ -76,12 +76,8 @@ class AdaptedPredictions:
                     "the labelled outputs of this device are not read, and adapted scores predict with them; /health "
                     "says what is wrong"
                 )
-            if rows.digest != facts.digests[name]:
-                raise MissingRowsError(
-                    f"the labelled outputs of this device are not those that it calibrated with in run {found.run} "
-                    f"(their digest is {rows.digest[:12]}..., and was {facts.digests[name][:12]}...): put the file of "
-                    "that run back, in the same order, or wait for the next run"
-                )
+            if words := found.explain_other_rows(name, rows):
+                raise MissingRowsError(words)
         predictor = DevicePredictor(result, name, rows)
         predictor.is_quiet = True  # replies have the note
         return predictor
@@ -148,7 +144,7 @@ def _column(label: Any, classes: tuple[Any, ...] | None, columns: int) -> int:
                 unknown_name("label", label, names) if names else f"a label must be a number, got {label!r}"
             )
         return names.index(label)
-    if isinstance(label, bool) or not isinstance(label, int | float) or label != int(label) or not 0 <= label < columns:
+    if not _is_number(label) or not 0 <= label < columns or label != int(label):
         raise ValueError(f"a label must be the number of a class, from 0 to {columns - 1}, got {label!r:.40}")
     return int(label)
 
