@@ -50,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "i
 PRIOR = {"adapt": "prior", "output_columns": CLASSES}
 
 
-def written(folder, k, outputs=None, labels=None):
+def written(folder, k, outputs=None, labels=None, file="scores.csv"):
     """Write the labelled outputs of a device, with groups and a column that nobody reads."""
     outputs, labels = OUTPUTS[k] if outputs is None else outputs, LABELS[k] if labels is None else labels
     rows = [
@@ -60,7 +60,7 @@ def written(folder, k, outputs=None, labels=None):
     draft = folder / "scores.new"
     draft.write_text("\n".join(["note,label," + ",".join(CLASSES) + ",age", *rows]) + "\n")
     long_ago(draft)
-    draft.replace(folder / "scores.csv")
+    draft.replace(folder / file)
 
 
 def made(root, **changes):
@@ -198,6 +198,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
             "a full window is as wide as the rows of the largest",
         ),
         ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
+        ({"method": "p-dcp", "mixture": "equal"}, "p-dcp does not support mixture 'equal' by exact sums"),
         ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning moves one threshold"),
         ({"method": "h-dcp"}, "use method 'e-dcp'"),
         ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
@@ -213,6 +214,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
             {"output_columns": ()},
             "must name the classes, at least two, in the order of the columns of outputs, got none",
         ),
+        ({"adapt": "even", "output_columns": ()}, "got none; for regression it must be 'prediction'"),
         ({"output_columns": ("cat", "cat")}, "different names"),
         ({"adapt": "scale"}, "is for regression: scores.output_columns must be 'prediction'"),
     ],
@@ -310,7 +312,8 @@ def test_init_spreads_a_file_of_labelled_outputs(tmp_path, kind):
         "mesh", "init", root, "--adapt", kind, "--adapt-option", "window=8", "--scores", source, "--insecure",
         "--network", "complete", "--base-port", free_ports(3),
     )  # fmt: skip
-    assert "40 spread over the folders" in output
+    assert "rows: 40 spread over the folders" in output
+    assert ("outputs: cat, dog" if kind == "prior" else "outputs: prediction, scale") in output
     for name in names:
         one = read_device(root / name)
         assert one.adaptation.window == 8
@@ -327,6 +330,35 @@ def test_init_spreads_a_file_of_labelled_outputs(tmp_path, kind):
     mine = tmp_path / "mine.csv"
     mine.write_text(head.removeprefix("device,") + "\n" + ",".join(map(str, cells[0])) + "\n")
     assert json.loads(call("mesh", "put-scores", mine, root / names[0], "--json"))["scores"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "words"),
+    [
+        (
+            "device,label,cat,dog,age\na,cat,0.5,0.5,young\nb,dog,0.5,0.5,old\n",
+            (),
+            "taken to be cat, dog, age; name them",
+        ),
+        ("device,label,cat,dog,age\na,cat,0.5,0.5,30\nb,dog,0.5,0.5,40\n", (), "taken to be cat, dog, age; name them"),
+        ("clinic,label,cat,dog\na,cat,0.5,0.5\n", (), "needs a column 'device' with the device of each row"),
+        ("device,label,cat,dog\na,cat,0.5,0.5\nb,cow,0.5,0.5\n", (), "unknown label 'cow'"),
+        ("device,label,cat,dog\na,cat,1,0\nb,dog,1,0\n", ("scores.label_column=truth",), "it lacks 'truth'"),
+        (
+            "device,label,cat,dog,age\na,cat,1,0,old\nb,dog,1,0,teen\n",
+            ("guarantee.groups=old,young", "scores.group_column=age"),
+            "column 'age': unknown group 'teen'; known: old, young",
+        ),
+    ],
+)
+def test_init_with_a_file_that_does_not_fit_makes_no_folder(tmp_path, rows, more, words):
+    source = tmp_path / "rows.csv"
+    source.write_text(rows)
+    given = ["mesh", "init", tmp_path / "m", "--adapt", "prior", "--scores", source, "--insecure", "--network", "chain"]
+    done = CliRunner().invoke(app, [*map(str, given), *(f"--set={one}" for one in more)])
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not (tmp_path / "m").exists()
 
 
 def test_init_without_a_file_says_what_one_has(tmp_path):
@@ -502,11 +534,13 @@ def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
             ({"labels": [0], "outputs": [[1, 0, 0], [0, 1, 0]]}, "one label for each of 2 rows"),
             ({"labels": [3], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
             ({"labels": [0.5], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": [1e400], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
             ({"labels": [True], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
             ({"labels": ["bird"], "outputs": [[1, 0, 0]]}, "label"),
             ({"labels": [0], "outputs": [[1, 0, 0]], "as_names": True}, "unknown field 'as_names'"),
         ):
-            status, refused = asked(service, "POST", "/evaluate", json.dumps(wrong), JSON)
+            sent = json.dumps(wrong).replace("Infinity", "1e400")
+            status, refused = asked(service, "POST", "/evaluate", sent, JSON)
             assert (status, words in refused["error"]) == (400, True), (wrong, refused)
         assert asked(service, "GET", "/status")[1]["coverage"] == [expected]
         node.certify(found[0] if kind == "adapted" else plain, run=4)
@@ -592,6 +626,8 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
             stack.enter_context(staying_up(folders[0]))
             wait_for((folders[0] / "node.sock").exists)
             wait_for(lambda: "are not those that it calibrated with" in refused(clients[0]))
+            wait_for(lambda: "are not those that it calibrated with" in str(clients[0].health()["reasons"]))
+            assert not clients[0].health()["healthy"]
             stack.enter_context(staying_up(folders[1]))
             after(clients, run)
             again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
@@ -610,8 +646,8 @@ def test_a_device_that_joins_waits_for_the_next_run():
         run, _ = after(clients, 0)
         before = clients[0].predict(NEW)
         joiner = add_device(root / "m", "joiner", [NAMES[0]], settled=1)
-        assert (joiner / "scores.csv").read_text() == "device,label,cat,dog,fish\n"
-        written(joiner, 3)
+        assert (joiner / "outputs.csv").read_text() == "device,label,cat,dog,fish\n"
+        written(joiner, 3, file="outputs.csv")
         stack.enter_context(process(joiner))
         new = Client(joiner)
         wait_for((joiner / "node.sock").exists)

@@ -123,6 +123,10 @@ class DeviceConfig:
         if self.is_private:
             _check_privacy(self, chosen)
         _check_time_uniform(self)
+        if self.is_private:
+            from conformesh.protocols.p_dcp import check_requirement  # which devices with other methods do not need
+
+            check_requirement(replace(self.requirement, hides_example=self.guarantee.adapt is not None), chosen)
         _check_parts(self)
         if self.scores.score is None and self.scores.score_options:
             raise ValueError(f"score_options {', '.join(self.scores.score_options)} need a score that they belong to")
@@ -400,9 +404,6 @@ def _check_privacy(config: DeviceConfig, options: Any) -> None:
             f"{method}, which takes {config._least_devices} devices: {options.honest or 2} honest ones beside a "
             f"coalition of {options.coalition}; use a quorum of as many or more, got {config.run.quorum}"
         )
-    from conformesh.protocols.p_dcp import check_requirement  # which devices with other methods do not need
-
-    check_requirement(replace(config.requirement, hides_example=config.guarantee.adapt is not None), options)
 
 
 def _check_time_uniform(config: DeviceConfig) -> None:

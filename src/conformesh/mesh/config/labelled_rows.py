@@ -29,6 +29,7 @@ from conformesh.mesh.config.local_scores import check_group_names
 from conformesh.results.adapted_facts import DeviceRows
 from conformesh.scores.adapt import Bag
 
+
 def empty_file(config: DeviceConfig) -> str:
     """Return a file of labelled outputs without rows, as text: its heading."""
     cells = ["device", config.scores.label_column, *_beside(config), *config.scores.output_columns]
@@ -141,8 +142,8 @@ def _device_column(table: FileColumns, taken: Sequence[str]) -> str | None:
 def _named_device_column(table: FileColumns) -> str:
     if (found := _device_column(table, ())) is None:
         raise ValueError(
-            f"{table.name}: needs a column 'device' with the device of each row, and has {_titles(table)}; rename one of "
-            "them"
+            f"{table.name}: needs a column 'device' with the device of each row, and has {_titles(table)}; rename the "
+            "one that has it"
         )
     return found
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
 from collections.abc import Callable
+from typing import Any
 
 from conformesh.files.atomic_writes import remove_drafts
 from conformesh.mesh.config.device_config import DeviceConfig
