@@ -84,8 +84,8 @@ class CertifiedResult:
             return ""
         return (
             f"the labelled outputs of this device are not those that it calibrated with in run {self.run} (their "
-            f"digest is {rows.digest[:12]}..., and was {facts.digests[device][:12]}...), so that it cannot predict: put "
-            "the file of that run back, in the same order, or wait for the next run"
+            f"digest is {rows.digest[:12]}..., and was {facts.digests[device][:12]}...), so that it cannot predict: "
+            "put the file of that run back, in the same order, or wait for the next run"
         )
 
     def _scores(self) -> int | None:
