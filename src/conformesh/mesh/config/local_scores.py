@@ -233,7 +233,7 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
     if _ending(source) != _ending(target.name):
         raise ValueError(
             f"{source}: a file that ends in {_ending(source)} cannot take the place of {target}; convert it, or name "
-            f"another file in {config.folder / DEVICE_FILE}, as `scores`"
+            f"another file in {config.folder / DEVICE_FILE}, as `file` in [scores]"
         )
     data = read_bytes(source)
     if config.has_epsilon:
@@ -276,7 +276,7 @@ def _owner_and_mode(target: Path) -> tuple[tuple[int, int], int]:
     if stat.S_ISLNK(status.st_mode):
         raise ValueError(
             f"{target}: is a symbolic link to {os.readlink(target)} and would become a regular file; replace the file "
-            f"that it points to, or name that file in {DEVICE_FILE}, as `scores`"
+            f"that it points to, or name that file in {DEVICE_FILE}, as `file` in [scores]"
         )
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{target}: is not a regular file; remove it, and put the scores again")
