@@ -185,6 +185,18 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     assert any("scores adapted by prior" in finding.text for finding in examine_folder(folder))
 
 
+def test_the_base_of_even_has_options_in_the_file_of_a_device(tmp_path):
+    options = {"base": {"name": "prior", "strength": [1.0, float("inf")], "temperature": 1.5}, "strength": 5}
+    folders = made(tmp_path / "m", adapt="even", adapt_options=options)
+    one = read_device(folders[0])
+    base = adapt.Prior(strength=(1.0, np.inf), temperature=1.5)
+    assert one.adaptation == adapt.Even(base=base, strength=5)
+    assert one.agreement()["adapt"] != config(adapt="even", output_columns=CLASSES).agreement()["adapt"]
+    found = ended(folders)
+    right = simulated(folders, found, adapt=adapt.Even(base=base, strength=5))
+    assert np.array_equal(found[0].on(NAMES[0]).predict(NEW), right.on(NAMES[0]).predict(NEW))
+
+
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
