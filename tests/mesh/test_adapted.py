@@ -464,7 +464,7 @@ def test_before_the_first_run_a_device_waits_for_it(results):
         with serving(node, read_rows=lambda: None) as service:
             status, answer = asked(service, "POST", "/predict", body, JSON)
             assert status == 503
-            assert "its rows are not among the shared ones: it predicts after its first run" in answer["error"]
+            assert "its rows are not among the shared ones: wait for its first run" in answer["error"]
 
 
 def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
@@ -475,7 +475,7 @@ def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
     with serving(node_with(restored), read_rows=lambda: held[0]) as service:
         status, answer = asked(service, "POST", "/predict", body, JSON)
         assert status == 503
-        assert "the labelled outputs of this device are not read" in answer["error"]
+        assert "the labelled outputs of this device cannot be read" in answer["error"]
         held[0] = read_local_scores(read_device(folders[1])).rows
         status, answer = asked(service, "POST", "/predict", body, JSON)
         assert status == 503
@@ -663,7 +663,7 @@ def test_a_device_that_joins_waits_for_the_next_run():
         stack.enter_context(process(joiner))
         new = Client(joiner)
         wait_for((joiner / "node.sock").exists)
-        with pytest.raises(NodeError, match="it predicts after its first run") as refused:
+        with pytest.raises(NodeError, match="wait for its first run") as refused:
             new.predict(NEW)
         assert refused.value.status == 503
         assert np.array_equal(clients[0].predict(NEW), before)

@@ -32,7 +32,7 @@ from conformesh.scores.adapt import Bag
 
 def empty_file(config: DeviceConfig) -> str:
     """Return a file of labelled outputs without rows, as text: its heading."""
-    cells = ["device", config.scores.label_column, *_beside(config), *config.scores.output_columns]
+    cells = ["device", config.scores.label_column, *_group_columns(config), *config.scores.output_columns]
     return ",".join(f'"{cell}"' if {*cell} & {*',;"\n'} else cell for cell in cells) + "\n"
 
 
@@ -60,13 +60,15 @@ def read_device_rows(config: DeviceConfig, source: str, data: bytes | None = Non
     if not len(table) and not holds_arrays(table):
         return no_rows(config)
     found, truth = _extract(table, config, device)
-    strange = [name for name in dict.fromkeys(found.devices or ()) if not _is_own(name, config)]
+    strange = [
+        name for name in dict.fromkeys(found.devices or ()) if find_device_name(name, config.devices) != config.name
+    ]
     if strange:
         raise ValueError(
             f"{source}: holds rows of {list_names(strange)} and belongs to {config.name!r}; a device keeps only its own"
         )
     check_group_names(source, found.groups, config)
-    return DeviceRows(config.adaptation.read(_table_of(found, config), truth, source), found.groups)
+    return DeviceRows(config.adaptation.read(_as_table(found, config), truth, source), found.groups)
 
 
 class RowsOfDevices(NamedTuple):
@@ -89,7 +91,7 @@ def read_all_rows(config: DeviceConfig, source: str) -> RowsOfDevices:
             f"{source}: {list_names(strange)} have rows and are none of the devices {list_names(config.devices)}"
         )
     check_group_names(source, found.groups, config)
-    _ = config.adaptation.read(_table_of(found, config), truth, source)  # says what is wrong with them
+    _ = config.adaptation.read(_as_table(found, config), truth, source)  # says what is wrong with them
     return RowsOfDevices(found, truth, np.array([owners[name] for name in devices]))
 
 
@@ -115,8 +117,8 @@ def _extract(table: FileColumns, config: DeviceConfig, device: str | None) -> tu
     label, columns = config.scores.label_column, config.scores.output_columns
     # Arrays of labels may also be called labels or y, if no other name is configured.
     named = None if holds_arrays(table) and label == LABEL_COLUMNS[0] else label
-    layout = FileLayout(device=device, label=named, groups=_beside(config))
-    if not holds_arrays(table):  # what else is in the file is nobody's business here
+    layout = FileLayout(device=device, label=named, groups=_group_columns(config))
+    if not holds_arrays(table):  # other columns are not read
         kept = [name for name in (device, label, *layout.groups, *columns) if name is not None]
         table = replace(table, columns={name: table.columns[name] for name in kept})
     wanted: dict[str, Any] = {"columns": columns} if config.classes is None else {"classes": columns}
@@ -129,7 +131,7 @@ def _check_columns(table: FileColumns, config: DeviceConfig) -> str | None:
     if not holds_arrays(table) and (lacking := [one for one in (label, *outputs) if one not in table.columns]):
         raise ValueError(
             f"{table.name}: adapt = {config.guarantee.adapt!r} needs labelled outputs, the columns {label!r} and "
-            f"{quote_column_names(outputs)}; it lacks {quote_column_names(lacking)}, and has {_titles(table)}"
+            f"{quote_column_names(outputs)}; it lacks {quote_column_names(lacking)}, and has {_column_names(table)}"
         )
     return _device_column(table, (label, *outputs))
 
@@ -142,25 +144,21 @@ def _device_column(table: FileColumns, taken: Sequence[str]) -> str | None:
 def _named_device_column(table: FileColumns) -> str:
     if (found := _device_column(table, ())) is None:
         raise ValueError(
-            f"{table.name}: needs a column 'device' with the device of each row, and has {_titles(table)}; rename the "
-            "one that has it"
+            f"{table.name}: needs a column 'device' with the device of each row, and has {_column_names(table)}; "
+            "rename the one that has it"
         )
     return found
 
 
-def _is_own(name: str, config: DeviceConfig) -> bool:
-    return find_device_name(name, config.devices) == config.name
-
-
-def _beside(config: DeviceConfig) -> tuple[str, ...]:
+def _group_columns(config: DeviceConfig) -> tuple[str, ...]:
     return (config.scores.group_column,) if config.guarantee.groups else ()
 
 
-def _table_of(found: OutputFile, config: DeviceConfig) -> Any:
+def _as_table(found: OutputFile, config: DeviceConfig) -> Any:
     return found.values[:, 0] if len(config.scores.output_columns) == 1 else found.values
 
 
-def _titles(table: FileColumns) -> str:
+def _column_names(table: FileColumns) -> str:
     return quote_column_names([*table.columns])
 
 
