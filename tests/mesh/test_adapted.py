@@ -145,6 +145,10 @@ def test_private_devices_end_as_the_simulator_does(tmp_path):
     changed = Mesh(tmp_path / "m", scores, network=NETWORK)
     changed.scores = [*scores[:3], LocalScores(np.empty(0), rows=DeviceRows(rows[3].bag.take(slice(1, None))))]
     assert "the scores of this device have changed since an exact private run" in str(changed.play()[3].error)
+    written(mesh.folders[0], 0)
+    output = call("mesh", "put-scores", mesh.folders[0] / "scores.csv", mesh.folders[0])
+    assert "put 60 labelled rows of device-00" in output
+    assert "which is refused if the device has taken part with other rows" in output
 
 
 def test_private_devices_end_alike_after_lost_frames_and_a_crash_and_not_without_a_device(tmp_path):

@@ -354,6 +354,8 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     when = "the device runs and uses them within 3 s" if running else "the device uses them when it starts"
     if config.is_private:
         when = "they count from the next run on"
+        if found.rows is not None:
+            when += ", which is refused if the device has taken part with other rows: two sums would tell them apart"
     kind = "scores" if found.rows is None else "labelled rows"
     words = f"put {len(found):,} {kind} of {config.name} into {target} (digest {found.digest}); {when}"
     console.show_result({**facts, "running": running}, as_json, lambda: print(words))
