@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from msgspec import structs
@@ -37,18 +37,19 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.methods import METHODS, check_keywords
-from conformesh.pipeline.lambda_tests import RISK, Grid, certify_lambdas
 from conformesh.pipeline.networks import as_network, read_network
 from conformesh.pipeline.shift import make_weighting
 from conformesh.pipeline.solver import MethodRun, refuse_unproven, solve
 from conformesh.protocols.faults import Faults, make_faults
-from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
-from conformesh.scores.adapt import Adaptation, Even, as_adaptation
 from conformesh.scores.centres import Centres
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.table import Table, argument_or_own
+
+if TYPE_CHECKING:
+    from conformesh.results.lambda_tests import LambdaTests
+    from conformesh.scores.adapt import Adaptation
 
 
 @fail_together
@@ -439,6 +440,8 @@ def control(
                 "monotone=False needs pac_confidence=, the probability over the calibration data that all certified "
                 "lambdas keep the risk, such as pac_confidence=0.9"
             )
+        from conformesh.pipeline.lambda_tests import Grid, certify_lambdas  # which few programs need
+
         _refuse_other_level(guarantee.loss, guarantee.alphas)
         network, ids = read_network(network, engine)
         return certify_lambdas(
@@ -498,6 +501,8 @@ def _risks(given: Any, monotone: bool, exact: Callable[[Any], Fraction]) -> dict
             f"monotone=False certifies lambdas for one level of a risk, got {len(levels)}; call control for each with "
             "an equal part of 1 - pac_confidence, or give a dict for several risks at once"
         )
+    from conformesh.pipeline.lambda_tests import RISK
+
     return {RISK: levels[0]}
 
 
@@ -525,6 +530,8 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
     belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again. `options` replace those of the
     earlier result.
     """
+    from conformesh.results.lambda_tests import LambdaTests
+
     if isinstance(result, LambdaTests):
         raise TypeError("tests of lambdas have no threshold to start from; call control(..., monotone=False) again")
     if result.method not in METHODS:  # a file is read without knowing which methods there are
@@ -654,6 +661,10 @@ def _inputs(inputs: Any, centres: Any, weight: Any, data: Any) -> Any:
 
 def _adaptation(given: Any, data: Any, roles: ColumnRoles) -> Adaptation | None:
     """Return how scores adapt; where an adaptation is for both tasks, the outputs say which one it is."""
+    if given is None:
+        return None
+    from conformesh.scores.adapt import Even, as_adaptation  # which programs without adapt do not need
+
     found = as_adaptation(given)
     if not isinstance(found, Even):
         return found
