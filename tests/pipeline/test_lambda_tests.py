@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +19,7 @@ from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.protocols.aggregate import AGGREGATORS, sum_over_devices
 from conformesh.protocols.block import Block
-from conformesh.scores.losses import ErrorAmongAnswered, StepLosses, losses_in_units, ratio_losses
+from conformesh.scores.losses import ErrorAmongAnswered, StepLosses, ratio_losses, sums_of_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote")  # most of it certifies nothing
 GRID = [0.9, 0.7, 0.5, 0.3]
@@ -57,6 +58,26 @@ def test_sums_do_not_depend_on_the_order_of_items_and_devices():
     rng = np.random.default_rng(0)
     mixed = [rng.permutation(own) for own in given[::-1]]
     assert control(mixed, "star", 0.2, grid=GRID, **ASKED).risks["risk"].totals == right
+
+
+def test_sums_of_steps_are_those_of_their_losses_at_each_lambda():
+    """Steps that rise and fall, begin at -inf, lie on and off the grid, twice at one lambda; grids in any order."""
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        bound, points = float(rng.choice([1.0, 3.0])), np.array([-np.inf, 0.1, 0.25, 0.3, 0.5, 0.8, 2.0])
+        steps = StepLosses.of(
+            [
+                (np.sort(rng.choice(points, many)), rng.integers(0, 8, many) / 7 * bound)
+                for many in rng.integers(0, 6, rng.integers(0, 30))
+            ],
+            bound,
+        )
+        grid = rng.permutation([0.05, 0.1, 0.25, 0.4, 0.8, 5.0])[: rng.integers(1, 7)]
+        table = np.array([steps.at(lam) for lam in grid.tolist()]).T.reshape(len(steps), len(grid))
+        exact = np.array([[math.ceil(Fraction(round(7 * x / bound), 7) * LOSS_UNITS) for x in row] for row in table])
+        found = steps.sums(grid, LOSS_UNITS, "a device").tolist()
+        assert found == exact.reshape(table.shape).sum(axis=0).tolist()
+        assert found == sums_of_table(table, bound, LOSS_UNITS, "a device").tolist()
 
 
 @pytest.mark.parametrize("testing", ["fixed-sequence", "holm"])
@@ -254,7 +275,7 @@ def test_every_device_of_a_loopback_run_has_the_simulators_totals(aggregate):
     given, network = tables(6), Network.of("erdos-renyi", 6, seed=1, p=0.5)
     right = control(given, network, 0.2, grid=GRID, aggregate=aggregate, **ASKED).risks["risk"].totals
     sizes = np.array([[len(own)] for own in given])
-    sums = [losses_in_units(own, 1.0, LOSS_UNITS).sum(axis=0) for own in given]
+    sums = [sums_of_table(own, 1.0, LOSS_UNITS, "a device") for own in given]
 
     def start(k, journal):
         def make(net, row):
@@ -419,7 +440,15 @@ BAD = {
     ),
     "NaN in a frame": (
         lambda: control(as_frame([np.full((2, 4), np.nan)] * 2), grid=GRID, **ASKED),
-        "device d0, item i0, lambda number 0 .* got nan",
+        "device d0, item i0, lambda 0.3: losses must lie between 0 and 1, got nan",
+    ),
+    "steps that do not ascend": (
+        lambda: control([StepLosses.of([([0.7, 0.2], [0.0, 1.0])] * 100)], None, grid=[0.5], **ASKED),
+        "device 0, item 0: breakpoints must ascend, got 0.7 before 0.2",
+    ),
+    "a step at NaN": (
+        lambda: control([StepLosses.of([([np.nan, 0.2], [0.0, 1.0])] * 100)], None, grid=[0.5], **ASKED),
+        "device 0, item 0: lambda must be a number, got NaN",
     ),
     "no items": (lambda: control([[], []], grid=GRID, **ASKED), "at least one item, got none on any device"),
     "no devices": (lambda: control([], grid=GRID, **ASKED), "at least one device, got none"),
