@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -222,6 +223,22 @@ def test_too_few_items_are_named():
     assert found.failure.endswith("at least 22 items are needed")
     enough = [np.zeros((7, 4)), np.zeros((7, 4)), np.zeros((8, 4))]
     assert control(enough, "cycle", 0.1, grid=GRID, **ASKED).certified.all()
+
+
+def test_items_that_are_needed_depend_on_the_shares():
+    """With a tenth of the items a device has half of the mixture: so many items without any loss are just enough."""
+    asked = {"grid": [1.0], "mixture": {"a": 1, "b": 1}, **ASKED}
+
+    def failure(n):
+        return control({"a": np.zeros((n // 10, 1)), "b": np.zeros((n - n // 10, 1))}, None, 0.1, **asked).failure
+
+    words = failure(50)
+    enough = int(re.search(r"at least ([\d,]+) items are needed", words)[1])
+    assert enough > 22  # which items of equal weight need
+    assert failure(enough // 10 * 10 + 10) == ""
+    assert "even without any loss" in failure(enough // 10 * 10 - 10)
+    absent = control({"a": np.zeros((500, 1)), "b": np.zeros((0, 1))}, None, 0.1, **asked)
+    assert "devices without items have 0.5 of the mixture and may lose everything" in absent.failure
 
 
 def test_a_grid_that_begins_badly_is_named():
@@ -536,6 +553,10 @@ def test_a_saved_result_is_the_same_and_is_checked(tmp_path):
         (lambda r: r.__setitem__("testing", "mine"), "unknown testing 'mine'"),
         (lambda r: r.__setitem__("objective", [1.0]), "objective must have one number"),
         (lambda r: r.__setitem__("chosen", 1), "chosen must follow from the rest"),
+        (lambda r: r["loss"].__setitem__("level", 0.1), "loss.level must be the level of a risk, got 0.1"),
+        (lambda r: r["mixture"].__setitem__("bound", 2), "mixture must be one mixture of all devices"),
+        (lambda r: r["mixture"].__setitem__("kind", "any"), "mixture must be one mixture of all devices"),
+        (lambda r: r["mixture"].__setitem__("kind", "given"), "must have shares if it is 'given'"),
     ):
         broken = json.loads(json.dumps(raw))
         change(broken)

@@ -775,9 +775,12 @@ def make_requirement(
 
 def check_mixture_bound(given: Alpha) -> Fraction:
     """Return by which factor shares of devices may be larger, as the decimal the user wrote; at least 1."""
-    words = f"mixture_bound must be a number of at least 1, by which factor shares may be larger, got {given!r}"
+    words = (
+        f"mixture_bound must be a finite number of at least 1, by which factor shares may be larger, got {given!r}; "
+        "for every mixture use mixture='any'"
+    )
     bound = exact_number(given, words)
-    if bound < 1:
+    if bound < 1 or isinstance(given, bool):
         raise ValueError(words)
     return bound
 

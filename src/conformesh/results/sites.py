@@ -17,7 +17,7 @@ from conformesh.files.input_forms import SCALE, ColumnRoles, LongFrame, as_devic
 from conformesh.files.json_numbers import as_json_value
 from conformesh.kernels.proportions import FAMILY_WISE_ERROR, shortfall_p_values
 from conformesh.results.encoding import SavedResult, align_columns
-from conformesh.results.evaluation import Coverage, DeviceCoverage, under_covered
+from conformesh.results.evaluation import Coverage, DeviceCoverage, coverage_contradictions, under_covered
 from conformesh.scores.base import label_positions
 
 if TYPE_CHECKING:
@@ -118,13 +118,7 @@ class Sites(SavedResult, frozen=True, eq=False, tag_field="format", tag="conform
         """Yield what cannot be so."""
         if self.source not in (LABELLED, CALIBRATION):
             yield f"source must be {LABELLED!r} or {CALIBRATION!r}, got {self.source!r:.60}"
-        for name, part in self.per_device.items():
-            if not all(0 <= one.covered <= one.rows for one in (part, *part.per_class.values())):
-                yield f"device {name} must have at most as many covered rows as rows"
-            classes = part.per_class.values()
-            sums = sum(one.covered for one in classes), sum(one.rows for one in classes)
-            if classes and sums != (part.covered, part.rows):
-                yield f"device {name} must have the rows of its classes, {sums[1]} with {sums[0]} covered"
+        yield from coverage_contradictions({f"device {name}": part for name, part in self.per_device.items()})
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
