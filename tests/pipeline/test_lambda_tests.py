@@ -459,6 +459,7 @@ BAD = {
         lambda: control(as_frame([np.full((2, 4), np.nan)] * 2), grid=GRID, **ASKED),
         "device d0, item i0, lambda 0.3: losses must lie between 0 and 1, got nan",
     ),
+    "no losses at all": (lambda: control([None, [[1, 2]]], grid=[1, 2], **ASKED), "device 0: losses must be numbers"),
     "steps that do not ascend": (
         lambda: control([StepLosses.of([([0.7, 0.2], [0.0, 1.0])] * 100)], None, grid=[0.5], **ASKED),
         "device 0, item 0: breakpoints must ascend, got 0.7 before 0.2",

@@ -322,12 +322,14 @@ class _ArrayForm:
         """Return the largest loss possible: what the user gave, or what the steps say; None without items."""
         if bound is not None:
             return bound
-        known = {own.bound for own in self.arrays.arrays if isinstance(own, StepLosses) and len(own)}
+        steps = [own for own in self.arrays.arrays if isinstance(own, StepLosses)]
+        known = {own.bound for own in steps if len(own)}
         if len(known) > 1:
             raise ValueError(
                 f"all devices must know the same largest loss, got {sorted(known)[:5]}; say it with bound="
             )
-        return known.pop() if known else 1.0 if any(len(own) for own in self.arrays.arrays) else None
+        has_arrays = any(np.size(own) for own in self.arrays.arrays if not isinstance(own, StepLosses))
+        return known.pop() if known else 1.0 if has_arrays else None
 
     def sums(self, grid: Floats, bound: float) -> _DeviceSums:
         """Return the sums of the losses at each lambda."""
@@ -434,7 +436,7 @@ def _bound_of(bound: Any, name: str) -> float | None:
 
 
 def _sums_and_counts(engine: Engine, local: Mapping[str, _DeviceSums]) -> tuple[Ints, Ints]:
-    """Return the sums of the devices here, (devices here, risks * lambdas), and their numbers of items."""
+    """Return the sums of the local devices, (local devices, risks * lambdas), and their numbers of items."""
     counts: dict[str, Ints] = {}
     sums = []
     for name, (names, numbers) in local.items():
