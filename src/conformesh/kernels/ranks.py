@@ -52,8 +52,8 @@ MIXTURES: dict[str, str] = {
     "equal": "a new example is as likely from any device",
     GIVEN: "a new example comes from a device with the share that was given for it",
     "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
-    OWN: "a new example comes from the device itself, whichever that is",
-    ANY: "a new example comes from any device, however often from which",
+    OWN: "a new example comes from the device whose threshold is used",
+    ANY: "new examples come from the devices in any proportions",
 }
 RANK_RULES: dict[str, str] = {
     "swap": "the swap rank",
