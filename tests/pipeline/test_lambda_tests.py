@@ -12,12 +12,15 @@ import pytest
 from msgspec import structs
 
 from conformesh import CalibrationNote, LambdaTests, Network, TooFewScores, control, update
+from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import LOSS_UNITS
 from conformesh.kernels.tail_bounds import hoeffding_bentkus
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
+from conformesh.pipeline.lambda_tests import Grid, _check_agreement
+from conformesh.pipeline.solver import MethodRun
 from conformesh.protocols.aggregate import AGGREGATORS, sum_over_devices
 from conformesh.protocols.block import Block
 from conformesh.scores.losses import ErrorAmongAnswered, StepLosses, ratio_losses, sums_of_table
@@ -262,6 +265,37 @@ def test_other_mixtures_weigh_devices():
     assert found.p_values[0] == hoeffding_bentkus(3, 4, 6, (Fraction(6, 10) * 16 - 4) / 24)
     assert found.mean_losses["risk"][0] == pytest.approx(0.5 * 0.125 + 0.25 * 0.5 + 0.25)
     assert control(given, "cycle", 0.2, mixture=shares, grid=[1], **ASKED).p_values[0] == 1.0  # c alone may lose more
+
+
+def test_weights_without_a_small_common_factor_are_rounded_up():
+    """Shares of large primes: no item counts less than its share, and p-values are no smaller than exact ones."""
+    rng = np.random.default_rng(4)
+    given = {name: rng.integers(0, 2, (n, 1)).astype(float) for name, n in (("a", 7), ("b", 11), ("c", 13), ("d", 5))}
+    shares = {"a": 1_000_003, "b": 999_983, "c": 37, "d": 0}
+    found = control(given, None, 0.7, mixture=shares, grid=[1], **ASKED)
+    each = [Fraction(share, len(given[name]) * sum(shares.values())) for name, share in shares.items()]
+    assert found.weights.items == 7 + 11 + 13  # d has no share
+    exact = sum(u * int(own.sum()) for u, own in zip(each, given.values(), strict=True))
+    total, heaviest = found.risks["risk"].totals[0], found.weights.heaviest
+    assert exact * found.weights.mass * LOSS_UNITS <= total < exact * found.weights.mass * LOSS_UNITS * (1 + 1e-4)
+    # Exact weights as parts of the heaviest: S = exact / max u, of 31 items, with the level 0.7 / (31 max u).
+    sum_of_terms, level = exact / max(each), Fraction(7, 10) / (31 * max(each))
+    least = hoeffding_bentkus(sum_of_terms.numerator, sum_of_terms.denominator, 31, level)
+    assert least <= found.p_values[0] <= least * 1.01
+    assert found.weights.mass / heaviest <= 1 / max(each)  # the level is rounded down
+
+
+def test_processes_that_ask_for_different_things_are_refused():
+    class Processes:
+        """An engine of two processes; the other one has computed another digest."""
+
+        def share(self, own):
+            return [own, "another"]
+
+    with pytest.raises(ValueError, match="all processes must give the same grid, risks, pac_confidence"):
+        _check_agreement(
+            Processes(), Grid.of([1, 2]), {"risk": Fraction(1, 10)}, Guarantee(alphas=(Fraction(1, 10),)), MethodRun()
+        )
 
 
 def test_a_column_of_a_frame_has_shares():
