@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from conformesh import Network, Result, Table, TooFewScores, calibrate
+from conformesh import CalibrationNote, Network, Result, Table, TooFewScores, calibrate, update
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.time_uniform import least_scores, time_uniform_rank
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -266,6 +266,28 @@ def test_changed_files_are_refused():
     refused(looks, "pac_confidence must lie strictly between 0 and 1", {"pac_confidence": 1.5})
 
 
+def test_an_update_looks_at_the_same_mixture_with_the_same_levels():
+    """A device that joins changes the mixture `equal`; other levels divide the probability of failure otherwise."""
+    rng = np.random.default_rng(6)
+    scores = {name: rng.random(40) for name in "abc"}
+    more = {name: np.append(own, rng.random(5)) for name, own in scores.items()}
+    first = calibrate(scores, None, 0.1, **ASKED)
+    assert update(first, more, None).answer.examples == 135
+    with pytest.raises(ValueError, match=r"devices changed from \{a, b, c\} to \{a, b, c, d\}"):
+        update(first, more | {"d": rng.random(45)}, None)
+    for changed in ({"mixture": {"a": 1, "b": 1, "c": 2}}, {"pac_confidence": 0.9}):
+        with pytest.raises(ValueError, match="the mixture, levels, sides or pac_confidence changed"):
+            update(first, more, None, **changed)
+    pairs, longer = ({name: np.stack([own, own], axis=1) for name, own in each.items()} for each in (scores, more))
+    sides = calibrate(pairs, None, 0.2, symmetric=False, **ASKED)
+    assert update(sides, longer, None).guarantee == sides.guarantee
+    two = calibrate(scores, None, [0.1, 0.2], **ASKED)
+    with pytest.raises(ValueError, match="the mixture, levels, sides or pac_confidence changed"):
+        update(two.at(alpha=0.1), more, None)
+    with pytest.warns(CalibrationNote, match="chances of failure add up"):
+        update(first, more | {"d": rng.random(45)}, None, time_uniform=False)
+
+
 def test_ties_are_covered():
     """Only scores strictly below the quantile are evidence: a threshold on the atom itself covers it.
 
@@ -287,7 +309,7 @@ def test_the_certificate_says_that_it_holds_at_all_looks_and_what_it_assumes(tmp
     assert (certificate.kind, certificate.rule, certificate.time_uniform) == ("counted", "time-uniform", True)
     for words in (
         "with probability 0.95 at all looks together, over the draw of the scores",
-        "assuming scores arrive in an order that does not depend on their values",
+        "assuming all looks have the same devices, and scores arrive in an order that does not depend on their values",
     ):
         assert words in str(certificate)
     assert "more wait until every device has its share" in result._repr_html_()
