@@ -293,7 +293,7 @@ class Block:
 
 # What a confidence at all looks needs besides independent scores: one mixture, and that which scores a look has, and
 # their order, do not depend on their values.
-_ARRIVAL = "all looks have the same devices, and scores arrive in an order that does not depend on their values"
+_ARRIVAL = "all calibrations have the same devices, and scores arrive in an order that does not depend on their values"
 
 
 def with_guarantee(

@@ -195,7 +195,7 @@ class _Problem:
         high = _first(keys, lambda key: self.mixtures.is_reached([points.least(key) for points in reports]))
         low = _first(keys, lambda key: self.mixtures.is_reached([points.most(key) for points in reports]))
         if high == len(keys):
-            raise ValueError("devices reported fewer scores than they have, or scores have changed during the run")
+            raise ValueError("a device sent fewer scores than it has, or its scores changed during the run")
         found = int(keys[high])
         self.window = _Window(self.trial, int(keys[low - 1]) if low else self.window.low, found)
         if all(points.complete for points in reports):
