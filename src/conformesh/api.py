@@ -15,7 +15,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike
 
 from conformesh.common.arrays import as_array, frame_columns
-from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.names import list_names, natural_order, unknown_name
 from conformesh.common.notes import emit_note
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
@@ -528,7 +528,7 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
     With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction of a
     cold start; the result is exact either way. Other methods, and results with several answers, start anew. What
     belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again. `options` replace those of the
-    earlier result.
+    earlier result. With `time_uniform` the devices, the mixture, levels, sides and pac_confidence must stay the same.
     """
     from conformesh.results.lambda_tests import LambdaTests
 
@@ -563,7 +563,26 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
     same |= {"score": result.score, "classes": result.classes}
     if guarantee.adapt is not None:
         same["adapt"] = guarantee.adapt
-    return calibrate(data, network, levels, result.method, **{**same, **options})
+    found = calibrate(data, network, levels, result.method, **{**same, **options})
+    _refuse_other_looks(result, found)
+    return found
+
+
+def _refuse_other_looks(first: Result, found: Result) -> None:
+    """Refuse a calibration with another guarantee than the first one, if pac_confidence holds for all together."""
+    if not (first.guarantee.time_uniform and found.guarantee.time_uniform):
+        return
+    if {*found.device_ids} != {*first.device_ids}:
+        before, now = (list_names(natural_order(result.device_ids)) for result in (first, found))
+        what = f"devices changed from {before} to {now}"
+    elif found.guarantee != first.guarantee:
+        what = "the mixture, levels, sides or pac_confidence changed"
+    else:
+        return
+    raise ValueError(
+        "time_uniform holds for calibrations with the same mixture of the same devices, the same levels, sides and "
+        f"pac_confidence, and {what}; call calibrate, which starts a new series with a pac_confidence of its own"
+    )
 
 
 def _require_rows(guarantee: Guarantee, given: Mapping[str, Any]) -> None:
