@@ -250,10 +250,10 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
     return scores
 
 
-# A confidence at all looks is about the first rows of each device, in the order of the file.
+# An anytime-valid confidence counts the first rows of each device, in the order of the file.
 _NEW_SEQUENCE = (
-    "the file does not begin with the rows of the old one. pac_confidence at all looks holds while rows are added at "
-    "the end; from here on it is that of a new sequence of looks"
+    "the file does not begin with the rows of the old one. pac_confidence holds for all calibrations together as long "
+    "as rows are only added at the end; this file begins a new series of calibrations with a confidence of its own"
 )
 
 

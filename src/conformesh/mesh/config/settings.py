@@ -87,8 +87,8 @@ class GuaranteeSettings:
     )
     time_uniform: bool | None = _declare(
         None,
-        "Whether pac_confidence holds at all looks together; by default it does, since new scores mean a new run. "
-        "False for one calibration that was chosen in advance.",
+        "Whether pac_confidence is anytime-valid: whether it holds for all calibrations together. This is the default, "
+        "because new scores start a new run. False for one calibration at a time that was chosen in advance.",
     )
     groups: tuple[str, ...] = _declare(
         (), "Groups with thresholds of their own (group-conditional, Mondrian); each row is in one.", _NAMES
