@@ -16,7 +16,6 @@ from msgspec import structs
 from conformesh import adapt
 from conformesh.results.adapted import DevicePredictor
 from conformesh.scores.adapt import base
-from conformesh.scores.adapt import prior as priors
 from tests.campaigns import LONG, campaign_seeds
 from tests.pipeline.adapted_bags import (
     ArbitraryScores,
@@ -161,10 +160,10 @@ def compare_with_the_swap_rank(monkeypatch):
 def count_labels_in_their_own_score(monkeypatch):
     """An example counts for its own score in calibration, but not where it is new."""
 
-    def counts_with(labels, columns):
-        return np.tile(np.bincount(labels, minlength=columns), (len(labels), 1))
+    def products_with(self, powers, labels, counts, setting):
+        return powers * self._factors(counts, setting)
 
-    monkeypatch.setattr(priors, "_counts_without", counts_with)
+    monkeypatch.setattr(adapt.Prior, "_products", products_with)
 
 
 def arbitrary_start(rng):

@@ -40,6 +40,7 @@ _TEMPERATURES = (0.5, 1.0, 1.5)
 # Scores are multiples of this: as fine as anyone needs, short to send, and the same whatever the last bit of a sum is.
 _GRAIN = 2.0**-30
 _SUM_SLACK = 0.001  # by which rows of probabilities may miss 1, as for other scores
+_CELLS_AT_ONCE = 2**16  # of calibration rows and classes: half a megabyte stays in the cache
 
 
 @dataclass(frozen=True)
@@ -128,17 +129,19 @@ class Prior(Adaptation):
         """Return the scores of `rest` with each label once more: only one column of their corrections changes."""
         scores = np.empty((1, columns, len(rest)))
         losses = np.zeros((1, columns), dtype=np.int64)
-        powers, labels, rows = _powers(rest.outputs, setting), rest.labels, np.arange(len(rest))
-        counts = _counts_without(labels, columns)
-        products = powers * self._factors(counts, setting)
-        for c in range(columns):
-            before = products[:, c].copy()
-            products[:, c] = powers[:, c] * self._factors(counts + _one_hot(c, columns), setting)[:, c]
-            q = products[rows, labels] / products.sum(axis=1)
-            products[:, c] = before
-            scores[0, c] = _as_scores(q)
+        counts = np.bincount(rest.labels, minlength=columns)
+        step = max(1, _CELLS_AT_ONCE // columns)
+        for start in range(0, len(rest), step):
+            some = slice(start, start + step)
+            powers, labels = _powers(rest.outputs[some], setting), rest.labels[some]
+            before, after = (self._products(powers, labels, counts + more, setting) for more in (0, 1))
+            rows = np.arange(len(labels))
+            own = np.tile(before[rows, labels], (columns, 1))
+            own[labels, rows] = after[rows, labels]
+            q = own / _sums_with_one_changed(before.T, after.T)
+            scores[0, :, some] = _as_scores(q)
             if choose:
-                losses[0, c] = int(_log_losses(q).sum())
+                losses[0] += _log_losses(q).sum(axis=1)
         return Others(scores, losses)
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
@@ -151,15 +154,21 @@ class Prior(Adaptation):
 
     def _own(self, bag: Bag, setting: Setting) -> Floats:
         """Return q of the own label of each example."""
-        factors = self._factors(_counts_without(bag.labels, bag.outputs.shape[1]), setting)
-        products = _powers(bag.outputs, setting) * factors
-        return np.asarray(products[np.arange(len(bag)), bag.labels] / products.sum(axis=1))
+        powers, counts = _powers(bag.outputs, setting), np.bincount(bag.labels, minlength=bag.outputs.shape[1])
+        products = self._products(powers, bag.labels, counts, setting)
+        return np.asarray(products[np.arange(len(bag)), bag.labels] / _pairwise_sums(products.T)[-1][0])
 
     def _all(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return q of all labels of new examples."""
-        counts = np.bincount(rest.labels, minlength=columns)
-        products = _powers(new, setting) * self._factors(counts, setting)
-        return np.asarray(products / products.sum(axis=1, keepdims=True))
+        products = _powers(new, setting) * self._factors(np.bincount(rest.labels, minlength=columns), setting)
+        return np.asarray(products / _pairwise_sums(products.T)[-1][0][:, None])
+
+    def _products(self, powers: Floats, labels: Ints, counts: Ints, setting: Setting) -> Floats:
+        """Return powers times their factors, where `counts` are those of all examples: each leaves itself out."""
+        rows = np.arange(len(labels))
+        products = powers * self._factors(counts, setting)
+        products[rows, labels] = powers[rows, labels] * self._factors(counts - 1, setting)[labels]
+        return np.asarray(products)
 
     def _factors(self, counts: Ints, setting: Setting) -> Floats:
         """Return what probabilities are multiplied by."""
@@ -170,20 +179,36 @@ class Prior(Adaptation):
         return np.asarray(counts / prior + strength)
 
 
-def _counts_without(labels: Ints, columns: int) -> Ints:
-    """Return how many other examples have each label, (examples, columns)."""
-    counts: Ints = np.tile(np.bincount(labels, minlength=columns), (len(labels), 1))
-    counts[np.arange(len(labels)), labels] -= 1
-    return counts
+def _pairwise_sums(table: Floats) -> list[Floats]:
+    """Return a table (columns, rows) and the sums of its columns, two by two, four by four, ..., up to one of all.
+
+    A fixed order of additions: with one column changed a few of them are repeated, and a sum is the same to the last
+    bit whether rows are predicted alone, in batches, or are calibration rows.
+    """
+    levels = [table]
+    while len(levels[-1]) > 1:
+        last = levels[-1]
+        if len(last) % 2:
+            last = levels[-1] = np.concatenate([last, np.zeros((1, last.shape[1]))])
+        levels.append(last[::2] + last[1::2])
+    return levels
 
 
-def _one_hot(column: int, columns: int) -> Ints:
-    return np.asarray(np.arange(columns) == column, dtype=np.int64)
+def _sums_with_one_changed(before: Floats, after: Floats) -> Floats:
+    """Return the sums over the columns of `before` with each column in turn taken from `after`, (columns, rows)."""
+    sums, places = after.copy(), np.arange(len(after))
+    for level in _pairwise_sums(before)[:-1]:
+        sums += level[places ^ 1]
+        places >>= 1
+    return sums
 
 
 def _powers(outputs: Array, setting: Setting) -> Floats:
     temperature = setting[1]
-    return np.asarray(outputs if temperature == 1.0 else outputs ** (1.0 / temperature), dtype=np.float64)
+    if temperature == 1.0:
+        return np.asarray(outputs, dtype=np.float64)
+    # Relative to the largest one, since a small temperature makes all powers 0 otherwise.
+    return np.asarray((outputs / outputs.max(axis=1, keepdims=True)) ** (1.0 / temperature), dtype=np.float64)
 
 
 def _as_scores(q: Floats) -> Floats:
