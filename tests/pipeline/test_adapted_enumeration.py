@@ -7,6 +7,7 @@ are no false alarms; how many, from `tests.campaigns`.
 
 import itertools
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -87,6 +88,46 @@ def test_hidden_rows_that_are_drawn_give_the_same_risks():
     for _ in range(4):
         case = arbitrary_case(rng, 8)
         assert exact_ratios(case, publicly=True) == exact_ratios(case)
+
+
+@dataclass(frozen=True, eq=False)
+class SettingsByCounts(ArbitraryScores):
+    """Which settings there are, and in which order, depends on labels; some are not foreseen."""
+
+    foresees: bool = True
+
+    def summary_counts(self, bag):
+        return np.array([int((bag.labels == 1).sum()), len(bag.labels) * (len(bag.labels) % 2)])
+
+    def settings(self, counts, columns):
+        every, turn = super().settings(counts, columns), int(counts[0]) % 3
+        return (every[turn:] + every[:turn])[: 1 + (int(counts[0]) + 1) % 3]
+
+    def reachable_settings(self, counts, columns):
+        around = [
+            counts + np.array([more, 0]) for more in ((0, -1, 1) if self.foresees else (0,)) if counts[0] + more >= 0
+        ]
+        return tuple(dict.fromkeys(setting for one in around for setting in self.settings(one, columns)))
+
+
+@pytest.mark.parametrize("foresees", [True, False])
+def test_settings_that_depend_on_labels_keep_alpha(foresees):
+    """Ties of losses are frequent, and are decided alike by all devices; settings nobody foresaw keep the label."""
+    rng = np.random.default_rng(12)
+    for _ in range(15):
+        sizes = random_sizes(rng, MOST)
+        case = arbitrary_case(rng, MOST, with_groups=False)._replace(
+            outputs=[
+                np.stack([np.full(n + 1, k), np.arange(n + 1)], axis=1).astype(float) for k, n in enumerate(sizes)
+            ],
+            labels=[rng.integers(0, 2, n + 1) for n in sizes],
+            adapt=SettingsByCounts(
+                random_tables(rng, sizes, 3), [np.zeros((n + 1, 3, n + 1)) for n in sizes], foresees=foresees
+            ),
+            alphas=random_levels(rng, sizes),
+            mixture=random_mixture(rng, sizes, MIXTURES),
+        )
+        assert_keeps(case)
 
 
 # --- scores of the library --------------------------------------------------------------------------------------------

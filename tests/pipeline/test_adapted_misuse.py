@@ -1,5 +1,6 @@
 """Adapted scores: forms of rows, and wrong use, which is caught in words or does no harm."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,8 +69,27 @@ def test_every_form_of_rows_gives_the_same_sets():
     assert others[0].classes == CLASSES
     shuffled = pl.DataFrame({name: NEW[:, CLASSES.index(name)] for name in "dcba"})
     assert others[0].on("north").predict(shuffled, as_names=True) == others[0].on("north").predict(NEW, as_names=True)
+    turned = {  # the columns of one device in another order
+        name: (pl.DataFrame({c: x[:, CLASSES.index(c)] for c in order}), labels)
+        for (name, (x, labels)), order in zip(named.items(), ("abcd", "dbca"), strict=True)
+    }
+    for classes in (None, CLASSES):
+        in_order = calibrate(turned, adapt="prior", classes=classes, rng=0)
+        assert same_sets(plain, in_order)
+        assert in_order.adapted == plain.adapted
     by_order = calibrate([*data.values()], "cycle", adapt="prior", rng=0)
     assert np.array_equal(by_order.on(1).predict(NEW), plain.on("south").predict(NEW))
+
+
+@quiet
+def test_the_order_of_levels_changes_no_interval():
+    """`Scale` chooses by losses at one level, the smallest."""
+    rng = np.random.default_rng(4)
+    data = {name: (np.zeros(40), rng.normal(k, 1 + k, 40)) for k, name in enumerate("abc")}
+    one, other = (calibrate(data, alpha=levels, adapt="scale", rng=0) for levels in ([0.1, 0.4], [0.4, 0.1]))
+    assert sorted(one.adapted.losses) == sorted(other.adapted.losses)
+    for level in (0.1, 0.4):
+        assert np.array_equal(one.on("b").predict([0.0], alpha=level), other.on("b").predict([0.0], alpha=level))
 
 
 @quiet
@@ -242,6 +262,8 @@ def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
         (lambda x, y: (x, [None, *y[1:]]), "device north: label 0 is missing"),
         (lambda x, y: (x, np.full(40, np.nan)), "device north: label 0 is missing"),
         (lambda x, y: (x, y + 3), "labels between 0 and 3"),
+        (lambda x, y: (x, np.array(CLASSES)[y]), "labels are names, such as '[ab]', .* give classes="),
+        (lambda x, y: (x[:, 0], y), "a row of probabilities for each example.* for regression use 'scale'"),
         (lambda x, y: (x * np.nan, y), "cannot use NaN"),
         (lambda x, y: (x / 2, y), "sum|add up"),
         (lambda x, y: (np.log(x), y), "probabilities between 0 and 1"),
@@ -260,6 +282,10 @@ def test_arguments_that_do_not_go_together_are_refused():
     frame = frame_of(data)
     with pytest.raises(ValueError, match="must have the column 'label'"):
         calibrate(frame.drop("label"), adapt="prior")
+    with pytest.raises(ValueError, match="must have the column 'device' with the device of each row"):
+        calibrate(frame.rename({"device": "hospital"}), adapt="prior")
+    with pytest.raises(ValueError, match=r"adaptation 'scale' is for regression.* for classes use 'prior'"):
+        calibrate(clinics(), adapt="scale")
     with pytest.raises(ValueError, match="device north: label 3 is missing"):
         calibrate(
             frame.with_columns(label=pl.when(pl.arange(0, 70) == 3).then(None).otherwise(pl.col("label"))),
@@ -293,6 +319,16 @@ def test_a_class_that_a_device_never_saw_is_noted_once():
     with pytest.warns(CalibrationNote, match=r"north has no calibration row of 2 of 4 classes \(c, d\)"):
         predictor.predict(NEW)
     predictor.predict(NEW)  # a note would be an error
+
+
+def test_full_sets_come_with_no_note_of_unseen_classes():
+    """With mixture "own" and few rows every class is in the sets."""
+    data = {**clinics(), "tiny": clinic(np.random.default_rng(3), [0], 3)}
+    with pytest.warns(TooFewScores, match="device tiny has 3"):
+        result = calibrate(data, adapt="prior", mixture="own", rng=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert result.on("tiny").predict(NEW).all()
 
 
 def test_too_few_examples_for_alpha_are_noted():

@@ -1,6 +1,8 @@
 """Adaptations: what they compute at once equals refitting for every candidate; order, ties, edges, wrong options."""
 
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -212,6 +214,32 @@ def test_scores_and_losses_of_an_example_do_not_change_with_itself_in_the_counts
     assert made.losses(bag, setting, LEVEL)[4] == losses[0, label]
     if not isinstance(made, Even) or made.task == "classification":
         assert made.leave_one_out(bag, setting)[4] == made.candidate_scores(rest, setting, 3, new)[0, label]
+
+
+@dataclass(frozen=True)
+class Distance(Adaptation):
+    """How far away the nearest other example with this label is: that of the others depends on the new outputs."""
+
+    window: object = "full"
+    name: ClassVar[str] = "distance"
+
+    def leave_one_out(self, bag, setting):
+        apart = np.abs(bag.outputs[:, None] - bag.outputs[None]).sum(axis=2)
+        usable = (bag.labels[:, None] == bag.labels[None]) & ~np.eye(len(bag), dtype=bool)
+        return np.where(usable, apart, 9.0).min(axis=1, initial=9.0)
+
+
+@pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote")
+@pytest.mark.parametrize(
+    "made", [Distance(), adapt.Even(base=Distance(), strength=1, window="full")], ids=["base", "even"]
+)
+def test_sets_do_not_depend_on_what_was_predicted_before(made):
+    for seed in range(20):
+        rng = np.random.default_rng([9, seed])
+        data = [(rng.random((6, 2)), rng.integers(0, 2, 6)) for _ in range(2)]
+        result, new = calibrate(data, "cycle", 0.5, adapt=made, rng=0), rng.random((10, 2))
+        predictor, together = result.on(0), result.on(0).predict(new)
+        assert [predictor.predict(row[None])[0].tolist() for row in new] == together.tolist()
 
 
 # --- edges ------------------------------------------------------------------------------------------------------------

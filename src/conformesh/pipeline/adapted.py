@@ -35,7 +35,7 @@ from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.p_dcp import begin_exact_sums, check_exact_sums, grid_for_scores, search_by_exact_sums
 from conformesh.results.adapted_facts import AdaptedFacts, DeviceRows
 from conformesh.scores.adapt import Adaptation, Bag
-from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting
+from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting, choice_level
 
 if TYPE_CHECKING:
     from conformesh.protocols.groups import Grouping
@@ -106,7 +106,7 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
 
 
 def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> GatheringProtocol[Answers]:
-    adapt, level = asked.adaptation, float(asked.guarantee.alphas[0])
+    adapt, level = asked.adaptation, choice_level(asked.guarantee.alphas)
     rows = [device_rows(asked.rows.table, k) for k in range(asked.rows.devices)]
     bags = [own.bag for own in rows]
     assert asked.rows.table.outputs is not None
@@ -120,7 +120,8 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
     counts = np.zeros(0, dtype=np.int64)
     if (held := np.stack([adapt.summary_counts(bag) for bag in bags])).shape[1]:
         counts = yield from sums.add_up("summary_counts", held, bags, 1)
-    choices = adapt.reachable_settings(counts, columns)
+    # Sorted, so that of several with the same loss a device that predicts takes the same one, whatever `counts` were.
+    choices = tuple(sorted({*adapt.reachable_settings(counts, columns)}))
     losses = np.zeros(0, dtype=np.int64)
     if len(choices) > 1:
         own = np.array([[int(adapt.losses(bag, s, level).sum()) for s in choices] for bag in bags], dtype=np.int64)

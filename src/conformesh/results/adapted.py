@@ -25,12 +25,12 @@ from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.common.names import natural_order
 from conformesh.common.notes import emit_note
 from conformesh.files.memberships import EVERYONE, Memberships
-from conformesh.kernels.ranks import OWN, RankRule
+from conformesh.kernels.ranks import OWN, RankRule, scores_needed
 from conformesh.results.adapted_facts import DeviceRows
 from conformesh.results.evaluation import DeviceCoverage, coverage_by_device
 from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
-from conformesh.scores.adapt.base import LARGEST_LOSS
+from conformesh.scores.adapt.base import LARGEST_LOSS, choice_level
 
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
@@ -56,7 +56,7 @@ class DevicePredictor:
         assert facts is not None
         self.result, self.device, self.rows, self.facts, self.adapt = result, device, rows, facts, adapt
         self.is_own = result.guarantee.mixture.kind == OWN
-        self._level = float(result.guarantee.alphas[0])  # by which settings are chosen
+        self._level = choice_level(result.guarantee.alphas)
         hidden = -1 if self.is_own else facts.hidden[device]
         if not self.is_own and hidden not in range(len(rows.bag)) and (len(rows.bag) or hidden >= 0):
             raise ValueError(
@@ -180,8 +180,10 @@ class DevicePredictor:
 
     @property
     def unseen_classes(self) -> tuple[str, ...]:
-        """The classes of which the device has no calibration row; empty where it has no row at all."""
-        if self._seen is None or not len(self.rows.bag):
+        """The classes without a calibration row on the device; empty where its sets are full for want of rows."""
+        n = len(self.rows.bag)
+        few = scores_needed(max(self.result.guarantee.alphas)) if self.is_own else 1
+        if self._seen is None or n < few:
             return ()
         names = self.result.classes or range(self.facts.columns)
         return tuple(str(names[c]) for c in np.flatnonzero(self._seen == 0).tolist())
@@ -240,7 +242,8 @@ class DevicePredictor:
         shape = (len(new), self.facts.columns) if self._is_classifier else (1, len(new))
         if len(self.facts.choices) == 1:
             allowed = self._allowed(new)
-            return np.zeros(shape, dtype=np.int64) if allowed is None else allowed[0].astype(np.int64) - 1
+            only = np.True_ if allowed is None else allowed[0]
+            return np.broadcast_to(np.where(only, 0, -1), shape)
         choice = self._choice(new)
         if not choice.possible:
             return np.full(shape, -1)
@@ -274,22 +277,29 @@ class DevicePredictor:
         return found
 
     def _allowed(self, new: Array) -> Bools | None:
-        """Return which settings there are for each candidate, (settings, 1, columns); None: all of them."""
+        """Return which settings there are for each candidate, (settings, 1 or rows, columns); None: all of them."""
         facts, adapt = self.facts, self.adapt
         if not facts.counts:
             return None
-        own, rest = adapt.summary_counts(self.rows.bag), adapt.summary_counts(self._rest)
-        base = np.array(facts.counts) - own + rest
-        known: dict[int, Bools] = {}
-        found = np.empty((len(facts.choices), 1, len(new)), dtype=np.bool_)
-        for piece, residual in enumerate(np.asarray(new).tolist()):
-            counted = adapt.summary_counts(Bag(np.zeros(1), np.array([residual])))
-            where = int(counted.argmax())
-            if where not in known:
+        base = np.array(facts.counts) - adapt.summary_counts(self.rows.bag) + adapt.summary_counts(self._rest)
+        known: dict[bytes, Bools] = {}
+
+        def allowed(candidate: Bag) -> Bools:
+            counted = adapt.summary_counts(candidate)
+            if (key := counted.tobytes()) not in known:
                 there = {*adapt.settings(base + counted, facts.columns)}
-                known[where] = np.array([setting in there for setting in facts.choices])
-            found[:, 0, piece] = known[where]
-        return found
+                # Where one of them was not foreseen, it might be the best one: nothing is known of its losses.
+                is_foreseen = there <= {*facts.choices}
+                known[key] = np.array([is_foreseen and setting in there for setting in facts.choices])
+            return known[key]
+
+        if self._is_classifier:
+            rows = new if adapt.needs_new_rows else new[:1]
+            labels = [np.array([column]) for column in range(facts.columns)]
+            found = [[allowed(Bag(row[None], label)) for label in labels] for row in rows]
+        else:
+            found = [[allowed(Bag(np.zeros(1), residual[None])) for residual in new]]
+        return np.moveaxis(np.array(found), -1, 0)
 
     # --- limits -------------------------------------------------------------------------------------------------------
 

@@ -371,7 +371,8 @@ def result_summary(result: Result) -> str:
         return f"Result({head}; {result.cost})"
     if len(result) == 1:
         asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={_level(result):g}"
-        found = f"{result.what} {result.threshold:.6g} {where}, {result.answer.certificate.kind}"
+        scored = "" if result.guarantee.adapt is None else f" of adapted scores ({result.guarantee.adapt.name})"
+        found = f"{result.what} {result.threshold:.6g}{scored} {where}, {result.answer.certificate.kind}"
         return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
     lines = align_columns(threshold_table(result), left=1)
     more = [f"... and {len(result.parts) - _MOST:,} more"] if len(result.parts) > _MOST else []

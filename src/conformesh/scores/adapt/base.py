@@ -11,7 +11,9 @@ leave-one-out losses, whole numbers, so that every device chooses alike. The cho
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -128,7 +130,7 @@ class Adaptation(ABC):
         return ", ".join(f"{value:g}" for value in setting)
 
     def losses(self, bag: Bag, setting: Setting, level: float) -> Ints:
-        """Return the leave-one-out loss of each example, from 0 to `LARGEST_LOSS`; `level` is the first alpha."""
+        """Return the leave-one-out loss of each example, from 0 to `LARGEST_LOSS`; `level` is the smallest alpha."""
         raise TypeError(f"adaptation {self.name!r} has several settings and no losses to choose by; define losses()")
 
     # --- candidates ---------------------------------------------------------------------------------------------------
@@ -219,6 +221,11 @@ def as_values(given: Any, what: str, automatic: tuple[float, ...], smallest: flo
             f"{what} must be 'auto', a number above {smallest:g}, or several to choose from, got {given!r}"
         )
     return values
+
+
+def choice_level(alphas: Sequence[Fraction]) -> float:
+    """Return the level at which settings are chosen, for all levels of a calibration: their order must not matter."""
+    return float(min(alphas))
 
 
 def round_losses(losses: NDArray[Any]) -> Ints:

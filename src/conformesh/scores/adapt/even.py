@@ -51,7 +51,6 @@ class Even(Adaptation):
     summary: ClassVar[str] = "ranks among a device's own scores, which evens out coverage between devices"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     predictions_reveal: ClassVar[str] = "the distribution of its own scores, and what its base has learned"
-    needs_new_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check_window()
@@ -81,8 +80,8 @@ class Even(Adaptation):
         return replace(self, base=Prior() if task == "classification" else Scale()) if self.base == "auto" else self
 
     @property
-    def needs_rows(self) -> bool:
-        """Whether the base depends on new rows."""
+    def needs_new_rows(self) -> bool:  # type: ignore[override]
+        """Whether the scores of the base depend on the outputs of the candidate."""
         return bool(self.base.needs_new_rows)
 
     # What is not about scores is that of the base.

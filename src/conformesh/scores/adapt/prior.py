@@ -106,6 +106,11 @@ class Prior(Adaptation):
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return checked probabilities and column numbers."""
+        if np.ndim(outputs) == 1 and np.ndim(labels) == 1 and len(labels):
+            raise ValueError(
+                f"{who}: adaptation 'prior' needs a row of probabilities for each example, one for each class, got "
+                f"outputs of shape {np.shape(outputs)}; for regression use 'scale'"
+            )
         table = self.read_new(outputs)
         return Bag(table, as_true_labels(self.name, table, labels, outputs))
 

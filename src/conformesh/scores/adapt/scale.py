@@ -124,6 +124,11 @@ class Scale(Adaptation):
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return outputs beside signed residuals: what is adapted to."""
+        if np.ndim(outputs) == 2 and np.shape(outputs)[1] != 2:
+            raise ValueError(
+                f"{who}: adaptation 'scale' is for regression, with predictions or (predictions, scales) as outputs, "
+                f"got shape {np.shape(outputs)}; for classes use 'prior'"
+            )
         table = self.read_new(outputs)
         if self.sequence and len(table):
             emit_note(
@@ -270,7 +275,8 @@ def _centre_and_scale(others: int, sums: Any, squares: Any, setting: Setting) ->
     centre = np.zeros(np.shape(sums)) if np.isinf(bias) or others + bias == 0 else sums / (others + bias)
     if np.isinf(added) or others + added == 0:
         return centre * unit, np.full(np.shape(sums), usual)
-    around = np.maximum(squares - 2 * centre * sums + others * centre**2, 0.0) * unit**2
+    # A product, since NumPy squares a single number by another routine than an array, which may differ in the last bit.
+    around = np.maximum(squares - 2 * centre * sums + others * (centre * centre), 0.0) * unit**2
     return centre * unit, np.sqrt((around + added * usual**2) / (others + added) + (_LEAST_SCALE * usual) ** 2)
 
 
