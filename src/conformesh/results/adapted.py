@@ -265,7 +265,7 @@ class DevicePredictor:
         sums = []
         for place, setting in enumerate(facts.choices):
             before = int(adapt.losses(self.rows.bag, setting, self._level).sum()) if len(self.rows.bag) else 0
-            others = adapt.others(self._rest, setting, facts.columns, self._level, new, choose=True).losses
+            others = adapt.other_losses(self._rest, setting, facts.columns, self._level, new)
             whole = facts.losses[place] - before + others
             sums.append(whole if allowed is None else np.where(allowed[place], whole, _NEVER))
         base = np.stack(sums)
@@ -310,7 +310,7 @@ class DevicePredictor:
             return self._limits[key]
         columns = self.facts.columns
         setting = self.facts.choices[place]
-        others = self.adapt.others(self._rest, setting, columns, self._level, new, choose=False).scores
+        others = self.adapt.other_scores(self._rest, setting, columns, new)
         own = self.adapt.leave_one_out(self.rows.bag, setting)
         largest = np.full(others.shape[:2], -np.inf)
         if parts.by_label is not None:  # a class without calibration rows is always in the set

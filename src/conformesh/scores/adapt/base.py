@@ -54,23 +54,6 @@ class Bag(NamedTuple):
         return self if row < 0 else self.take(np.delete(np.arange(len(self.labels)), row))
 
 
-class Others(NamedTuple):
-    """What becomes of the other examples of a device when a candidate is among them.
-
-    The first axis has one entry for all new rows, or one for each of them where it depends on their outputs.
-
-    Attributes
-    ----------
-    scores
-        Their scores, (1 or rows, columns, examples).
-    losses
-        The sum of their losses, (1 or rows, columns); zeros where nothing is chosen.
-    """
-
-    scores: Floats
-    losses: Ints
-
-
 class Adaptation(ABC):
     """A score that learns from the examples of a device.
 
@@ -152,15 +135,25 @@ class Adaptation(ABC):
         """Return how many candidates each new example has: the classes."""
         return int(outputs.shape[1])
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
-        """Return scores, and with `choose` losses, of the examples of `rest` with each candidate among them."""
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
+        """Return the scores of the examples of `rest` with each candidate among them, (1 or rows, columns, examples).
+
+        The first axis has one entry for all new rows unless `needs_new_rows`.
+        """
         scores = np.empty((len(new), columns, len(rest)))
-        losses = np.zeros((len(new), columns), dtype=np.int64)
         for r, c, bag in _with_candidates(rest, new, columns):
             scores[r, c] = self.leave_one_out(bag, setting)[:-1]
-            if choose:
-                losses[r, c] = int(self.losses(bag, setting, level)[:-1].sum())
-        return Others(scores, losses)
+        return scores
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the sum of the losses of the examples of `rest` with each candidate among them, (1 or rows, columns).
+
+        The first axis is that of `other_scores`.
+        """
+        losses = np.zeros((len(new), columns), dtype=np.int64)
+        for r, c, bag in _with_candidates(rest, new, columns):
+            losses[r, c] = int(self.losses(bag, setting, level)[:-1].sum())
+        return losses
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of all candidates, (rows, columns), computed from `rest`."""

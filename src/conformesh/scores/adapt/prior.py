@@ -11,7 +11,7 @@ temperature T). Strength and temperature are chosen by the leave-one-out log los
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,6 @@ from conformesh.scores.adapt.base import (
     LOSS_UNIT,
     Adaptation,
     Bag,
-    Others,
     Setting,
     as_values,
     round_losses,
@@ -130,24 +129,19 @@ class Prior(Adaptation):
         """Return the log loss of each label."""
         return _log_losses(self._own(bag, setting))
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
-        """Return the scores of `rest` with each label once more: only one column of their corrections changes."""
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
+        """Return the scores of `rest` with each label once more."""
         scores = np.empty((1, columns, len(rest)))
-        losses = np.zeros((1, columns), dtype=np.int64)
-        counts = np.bincount(rest.labels, minlength=columns)
-        step = max(1, _CELLS_AT_ONCE // columns)
-        for start in range(0, len(rest), step):
-            some = slice(start, start + step)
-            powers, labels = _powers(rest.outputs[some], setting), rest.labels[some]
-            before, after = (self._products(powers, labels, counts + more, setting) for more in (0, 1))
-            rows = np.arange(len(labels))
-            own = np.tile(before[rows, labels], (columns, 1))
-            own[labels, rows] = after[rows, labels]
-            q = own / _sums_with_one_changed(before.T, after.T)
+        for some, q in self._with_each_label(rest, setting, columns):
             scores[0, :, some] = _as_scores(q)
-            if choose:
-                losses[0] += _log_losses(q).sum(axis=1)
-        return Others(scores, losses)
+        return scores
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the sum of the losses of `rest` with each label once more."""
+        losses = np.zeros((1, columns), dtype=np.int64)
+        for _, q in self._with_each_label(rest, setting, columns):
+            losses[0] += _log_losses(q).sum(axis=1)
+        return losses
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return 1 - q of every label of every new example."""
@@ -162,6 +156,19 @@ class Prior(Adaptation):
         powers, counts = _powers(bag.outputs, setting), np.bincount(bag.labels, minlength=bag.outputs.shape[1])
         products = self._products(powers, bag.labels, counts, setting)
         return np.asarray(products[np.arange(len(bag)), bag.labels] / _pairwise_sums(products.T)[-1][0])
+
+    def _with_each_label(self, rest: Bag, setting: Setting, columns: int) -> Iterator[tuple[slice, Floats]]:
+        """Yield some examples at a time with q of their own labels, (columns, examples), with each label once more."""
+        counts = np.bincount(rest.labels, minlength=columns)
+        step = max(1, _CELLS_AT_ONCE // columns)
+        for start in range(0, len(rest), step):
+            some = slice(start, start + step)
+            powers, labels = _powers(rest.outputs[some], setting), rest.labels[some]
+            before, after = (self._products(powers, labels, counts + more, setting) for more in (0, 1))
+            rows = np.arange(len(labels))
+            own = np.tile(before[rows, labels], (columns, 1))
+            own[labels, rows] = after[rows, labels]
+            yield some, own / _sums_with_one_changed(before.T, after.T)
 
     def _all(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return q of all labels of new examples."""

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Array, Floats, Ints
 from conformesh.common.notes import emit_note
-from conformesh.scores.adapt.base import Adaptation, Bag, Others, Setting, as_values, round_losses
+from conformesh.scores.adapt.base import Adaptation, Bag, Setting, as_values, round_losses
 from conformesh.scores.base import RegressionScore, Task
 from conformesh.scores.regression import AbsoluteResidual, NormalisedResidual
 
@@ -168,16 +168,20 @@ class Scale(Adaptation):
             ends += [octaves, -octaves]
         return np.unique(np.concatenate([[-np.inf], *ends, [np.inf]]))
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of `rest` with a residual like each of `new` among them, (1, len(new), examples)."""
-        own, candidate = _levels(rest.labels, setting), _levels(new, setting)[:, None]
-        sums, squares = own.sum() + candidate - own, (own**2).sum() + candidate**2 - own**2
-        centre, scale = _centre_and_scale(len(rest), sums, squares, setting)
-        scores = _as_scores(rest.labels - centre, scale)
-        losses = np.zeros(len(new), dtype=np.int64)
-        if choose:
-            losses = _interval_losses(own * _unit(setting), centre, scale, setting, level).sum(axis=1)
-        return Others(scores[None], losses[None])
+        candidates, place = np.unique(_levels(new, setting), return_inverse=True)
+        centre, scale = _centre_and_scale_with(_levels(rest.labels, setting), rest, candidates, setting)
+        return _as_scores(rest.labels - centre, scale)[None, place]
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the sum of the losses of `rest` with a residual like each of `new` among them, (1, len(new))."""
+        # Losses depend on rounded residuals alone, which are few however many examples there are.
+        candidates, place = np.unique(_levels(new, setting), return_inverse=True)
+        own, times = np.unique(_levels(rest.labels, setting), return_counts=True)
+        centre, scale = _centre_and_scale_with(own, rest, candidates, setting)
+        losses = _interval_losses(own * _unit(setting), centre, scale, setting, level) @ times
+        return np.asarray(losses, dtype=np.int64)[None, place]
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of residuals, computed from `rest`."""
@@ -278,6 +282,13 @@ def _centre_and_scale(others: int, sums: Any, squares: Any, setting: Setting) ->
     # A product, since NumPy squares a single number by another routine than an array, which may differ in the last bit.
     around = np.maximum(squares - 2 * centre * sums + others * (centre * centre), 0.0) * unit**2
     return centre * unit, np.sqrt((around + added * usual**2) / (others + added) + (_LEAST_SCALE * usual) ** 2)
+
+
+def _centre_and_scale_with(own: Ints, rest: Bag, candidates: Ints, setting: Setting) -> tuple[Any, Any]:
+    """Return bias and scale for examples of `rest` with these levels, (candidates, examples): of all but themselves."""
+    every, candidate = _levels(rest.labels, setting), candidates[:, None]
+    sums, squares = every.sum() + candidate - own, (every**2).sum() + candidate**2 - own**2
+    return _centre_and_scale(len(rest), sums, squares, setting)
 
 
 def _interval_losses(residuals: Any, centre: Any, scale: Any, setting: Setting, level: float) -> Ints:
