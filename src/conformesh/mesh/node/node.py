@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conformesh.kernels.compilation import compiled_beforehand
 from conformesh.mesh.config.device_config import DeviceConfig
@@ -29,7 +30,6 @@ from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, open_links
 from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.node_files import FILE_LOOK_INTERVAL, NodeFiles, total_patience
-from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.run_driver import LONGEST_PAUSE, SHORTEST_PAUSE, RunDriver
 from conformesh.mesh.node.run_request import RunRequests
 from conformesh.mesh.node.state import NodeState
@@ -37,6 +37,9 @@ from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.telemetry import Traces
 from conformesh.methods import get_method
 from conformesh.peer.settings import PeerError
+
+if TYPE_CHECKING:
+    from conformesh.mesh.node.online import OnlineLearning
 
 log = logging.getLogger("conformesh.node")
 _SCORES_WAIT = 0.1  # seconds between two looks at a score file that a start waits for: a start should not seem to hang
@@ -66,7 +69,7 @@ class Node:
         self.requests = RunRequests(config.folder)
         self.driver = RunDriver(self.files, self.state, self.requests, self.stopping, traces)
         self.heartbeat = Heartbeat(config, self.state)
-        self.online = None if config.learner is None else OnlineLearning(config, self.state)
+        self.online = _online_learning(config, self.state)
         self._links: Transport | None = None  # the last that were opened
         rosters = self.files.members.rosters
         self.state.set_roster(config.roster_number, rosters.floor)
@@ -210,3 +213,13 @@ class Node:
             self.online.set_roster(self.config)
         self.state.set_neighbours([neighbour.name for neighbour in self.config.neighbours])
         log.info("roster %d: %d devices", self.config.roster_number, len(self.config.devices))
+
+
+def _online_learning(config: DeviceConfig, state: NodeState) -> OnlineLearning | None:
+    """Return the online learner of this device; None where its settings have none."""
+    if config.learner is None:
+        return None
+    # Imported on demand: nodes that do not learn online save the memory of six modules.
+    from conformesh.mesh.node.online import OnlineLearning
+
+    return OnlineLearning(config, state)
