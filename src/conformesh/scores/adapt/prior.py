@@ -105,7 +105,7 @@ class Prior(Adaptation):
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return checked probabilities and column numbers."""
-        if np.ndim(outputs) == 1 and np.ndim(labels) == 1 and len(labels):
+        if np.ndim(outputs) == 1 and np.ndim(labels) == 1 and np.size(labels):
             raise ValueError(
                 f"{who}: adaptation 'prior' needs a row of probabilities for each example, one for each class, got "
                 f"outputs of shape {np.shape(outputs)}; for regression use 'scale'"
