@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -382,3 +383,32 @@ def test_an_adaptation_of_ones_own_predicts_and_is_read_from_files_once_it_is_kn
     loaded = Result.load(tmp_path / "result.json")
     assert loaded.guarantee.adapt == OwnScore(0.5)
     assert np.array_equal(loaded.on("north", data["north"]).predict(NEW), result.on("north").predict(NEW))
+
+
+@dataclass(frozen=True)
+class First(Adaptation):
+    """The first output, or what a mistake makes of it."""
+
+    wrong: str = ""
+    window: object = 16
+    name: ClassVar[str] = "first"
+
+    def leave_one_out(self, bag, setting):
+        scores = bag.outputs[:, 0]
+        if self.wrong == "candidates":  # the class "d" has no calibration row in the north
+            return np.where((bag.labels == 3) & (bag.labels < 2).any(), np.nan, scores)
+        return {"": scores, "shape": bag.outputs, "short": scores[:-1], "nan": scores * np.nan}[self.wrong]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [("shape", r"shape \(40, 4\)"), ("short", r"shape \(39,\)"), ("nan", "NaN")]
+)
+def test_scores_that_are_not_one_number_for_each_example_are_refused(wrong, words):
+    with pytest.raises(ValueError, match=f"device north: leave_one_out of adaptation 'first' must .* got {words}"):
+        calibrate(clinics(), adapt=First(wrong))
+
+
+@quiet
+def test_a_candidate_whose_score_is_no_number_is_kept():
+    assert calibrate(clinics(), adapt=First("candidates"), rng=0).on("north").predict(NEW)[:, 3].all()
+    assert not calibrate(clinics(), alpha=0.9, adapt=First(), rng=0).on("north").predict(NEW).all()

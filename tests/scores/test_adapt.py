@@ -360,6 +360,11 @@ def test_options_that_mean_nothing_are_refused(make, words):
         make()
 
 
+def test_the_order_of_a_prior_is_that_of_the_columns():
+    with pytest.raises(TypeError, match=r"in the order of the columns of outputs, got a dict; give \[prior\[name\]"):
+        adapt.Prior(prior={"cat": 0.2, "dog": 0.8})
+
+
 def test_a_sequence_adapts_no_bias_and_says_what_drift_does():
     made = adapt.Scale(sequence=True)
     assert {setting[0] for setting in made.settings(np.eye(1, 160, 80, dtype=np.int64)[0], 1)} == {np.inf}

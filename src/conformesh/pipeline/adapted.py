@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from conformesh.common.array_types import Ints
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.random_streams import random_stream
 from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import OWN, Requirement
@@ -127,7 +127,10 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
         own = np.array([[int(adapt.losses(bag, s, level).sum()) for s in choices] for bag in bags], dtype=np.int64)
         losses = yield from sums.add_up("losses", own, bags, LARGEST_LOSS)
     shared = _shared_settings(choices, adapt.settings(counts, columns), losses)
-    scored = [[adapt.leave_one_out(bag, choices[place]) for place in shared] for bag in bags]
+    scored = [
+        [_leave_one_out_scores(adapt, bag, choices[place], name) for place in shared]
+        for name, bag in zip(asked.rows.names, bags, strict=True)
+    ]
     parts, samples, sizes = _score_columns(asked, scored, len(shared))
     block = replace(
         blank,
@@ -200,6 +203,18 @@ class _NetworkSums:
             self._total = yield from get_aggregator("tree").prepare(self._block)
         found = yield from self._total(numbers, self._examples * each)
         return np.asarray(found[0], dtype=np.int64)
+
+
+def _leave_one_out_scores(adapt: Adaptation, bag: Bag, setting: Setting, name: str) -> Floats:
+    """Return the scores of a device's rows; refuse what an adaptation of a user must not return."""
+    scores = np.asarray(adapt.leave_one_out(bag, setting), dtype=np.float64)
+    if scores.shape != (len(bag),) or np.isnan(scores).any():
+        what = "NaN" if scores.shape == (len(bag),) else f"shape {scores.shape}"
+        raise ValueError(
+            f"device {name}: leave_one_out of adaptation {adapt.name!r} must return one number for each of "
+            f"{len(bag)} examples, got {what}"
+        )
+    return scores
 
 
 def _shared_settings(choices: Sequence[Setting], usual: Sequence[Setting], losses: Ints) -> list[int]:

@@ -158,7 +158,7 @@ class DevicePredictor:
             setting = self.facts.choices[place]
             scores = self.adapt.candidate_scores(self._rest, setting, self.facts.columns, new)
             limits = self._limits_of(view, parts, place, new)
-            included |= chosen & (scores <= limits)
+            included |= chosen & ~(scores > limits)  # a score that is not a number decides nothing
         # Nothing is known of the scores of other settings, so that labels are kept.
         return included | ~self._is_known(selected)
 

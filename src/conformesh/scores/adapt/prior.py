@@ -81,8 +81,12 @@ class Prior(Adaptation):
         self._grid()
         if self.prior is None:
             return
-        given = [*self.prior.values()] if isinstance(self.prior, Mapping) else self.prior
-        shares = np.asarray(given, dtype=np.float64)
+        if isinstance(self.prior, Mapping):
+            raise TypeError(
+                "prior must be a list of numbers in the order of the columns of outputs, got a dict; give "
+                "[prior[name] for name in classes]"
+            )
+        shares = np.asarray(self.prior, dtype=np.float64)
         if shares.ndim != 1 or len(shares) < 2 or not np.isfinite(shares).all() or not (shares > 0).all():
             raise ValueError(
                 "prior must be one number above 0 for each class, how frequent it is in the training data, got "
