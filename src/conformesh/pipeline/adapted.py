@@ -1,14 +1,14 @@
 """Calibration with adapted scores: choose settings, score leave-one-out, and fetch a window of pooled scores.
 
-One run has up to three steps. The devices add up what settings depend on (`Adaptation.summary_counts`), where there is
-such; then the leave-one-out losses of every setting, where there are several; then they search the required rank among
-the adapted scores of the best settings, and share the scores around it. Each device hides one of its rows, drawn before
-any score is computed; `results.adapted` predicts with the rest.
+One run has up to three steps. The devices add up the counts that settings depend on (`Adaptation.summary_counts`), if
+there are any; then the leave-one-out losses of every setting, if there are several; then they search the required rank
+among the adapted scores of the best settings, and share the scores around it. Each device hides one of its rows, drawn
+before any score is computed; `results.adapted` predicts with the other rows.
 
 With `p-dcp` these sums and counts are masked, and the window has points of a public grid in place of scores: counts at
-them bound the score of the required rank from above, so that sets hold what they would hold with all scores known.
+them bound the score of the required rank from above, so that sets contain those of exact scores.
 
-With `mixture="own"` every device counts its own rows alone: only sums of losses are sent, if there is a choice.
+With `mixture="own"` every device counts its own rows only, and sends sums of losses if there are several settings.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class AdaptedRun(NamedTuple):
     Attributes
     ----------
     rows
-        The rows of the devices here.
+        The rows of the local devices.
     guarantee
-        What is asked, with the groups that all devices agreed on.
+        The guarantee, with the groups that all devices agreed on.
     agreed
         The numbers of rows.
     grouping
@@ -79,7 +79,7 @@ class AdaptedRun(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether each device is covered by itself."""
+        """Whether the guarantee holds for each device by itself."""
         return self.requirement.mixture == OWN
 
 
@@ -93,7 +93,7 @@ def device_rows(table: Table, device: int) -> DeviceRows:
 
 
 def draw_hidden_rows(seed: int, network_rows: Ints, sizes: Ints) -> list[int]:
-    """Return which row each device here hides, -1 where it has none; it depends on no value."""
+    """Return the place of the hidden row of each local device, -1 where it has no row; it does not depend on values."""
     return [
         int(random_stream(seed, "hidden row", row).integers(size)) if size else -1
         for row, size in zip(network_rows.tolist(), sizes.tolist(), strict=True)
@@ -101,7 +101,7 @@ def draw_hidden_rows(seed: int, network_rows: Ints, sizes: Ints) -> list[int]:
 
 
 def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool = True) -> Protocol[Answers]:
-    """Run all steps on the devices here; the answers have the problems, and what predictions need."""
+    """Run all steps on the local devices; return answers with the problems and what predictions need."""
     return (yield from gather_by_flooding(_all_steps(blank, asked, run, sealed), blank, None, sealed))
 
 
@@ -169,7 +169,7 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
         rounded=demand is not None and demand.rounded,
     )
     whole = asked.agreed.rows @ _atoms_of_parts(asked, len(asked.agreed.names.atoms) or 1)
-    if found.sizes is not None:  # which nobody knew before
+    if found.sizes is not None:  # p-dcp: known only after the run
         whole = found.sizes[:, :: len(shared)]
     examples = whole.sum(axis=0).tolist()
     problems = tuple(

@@ -1,12 +1,12 @@
 r"""Predictions of one device with adapted scores: from its own rows and what all devices agreed on.
 
 An adapted score depends on the examples of its device, so that there is no one threshold. All devices share a *window*:
-pooled scores around the threshold with their exact counts. To decide on a label y for a new x, a device puts (x, y) in
-the place of one example that was hidden in advance, computes the scores of its other examples again, and counts:
-y is in the set if less than the required rank lies strictly below the score of (x, y) (docs/guarantees.md).
+pooled scores around the threshold with their exact counts. To decide on a label y for a new x, a device replaces one
+example, hidden in advance, by (x, y), computes the scores of its other examples again, and counts: y is in the set if
+the weight of the scores strictly below that of (x, y) is less than the required rank (docs/guarantees.md).
 
-How the other scores change depends on the label alone, not on x. So each label has a limit that is computed once, and
-predicting compares scores with limits. Labels that a window leaves undecided are included.
+For the adaptations of the library the scores of the other examples depend on y and not on x. So each label has a limit
+that is computed once, and a prediction compares scores with limits. Labels that a window leaves undecided are included.
 
 With `mixture="own"` a device needs no window: it counts its own examples only, and hides none.
 """

@@ -1,8 +1,8 @@
-r"""What every adaptation has in common: a leave-one-out score, and how it answers for a candidate label.
+r"""`Adaptation`: a leave-one-out score, and how a device computes it with a candidate among its examples.
 
 An adapted score :math:`A(z; B)` of an example z may depend on the examples B of its device, but not on their order
-(docs/guarantees.md). z itself is left out of what its score is computed from. A device that predicts puts the candidate
-(x, y) in the place of one hidden example, and computes the scores of the others again: `Adaptation` says how.
+(docs/guarantees.md). The score of z is computed from the other examples. A device that predicts replaces one hidden
+example by the candidate (x, y), and computes the scores of its other examples again.
 
 Some adaptations choose options (*settings*) from the calibration examples of all devices: by the smallest sum of
 leave-one-out losses, whole numbers, so that every device chooses alike. The choice is repeated for each candidate.
@@ -57,23 +57,24 @@ class Bag(NamedTuple):
 class Adaptation(ABC):
     """A score that learns from the examples of a device.
 
-    One's own subclass is a frozen dataclass with `leave_one_out`, for classification. Everything else has a default
-    that refits for every candidate: right for any score, and slow.
+    A custom subclass for classification is a frozen dataclass with `leave_one_out`. Everything else has a default
+    that refits for every candidate, which is correct for any score and slow.
 
     Attributes
     ----------
     name, summary
-        What the adaptation is called, and one line about it.
+        The name of the adaptation, and one line about it.
     task
         "classification" or "regression".
     needs_new_rows
-        Whether the scores of the other examples depend on the outputs of the candidate, not only on its label.
+        Whether the scores of the other examples depend on the outputs of the candidate, not only on its label. So for
+        `summary_counts`.
     window
         How many pooled scores around the threshold are shared, or "full"; see `calibrate`.
     bounds
-        Between what scores lie: public thresholds are chosen for it.
+        The smallest and the largest possible score, from which `p-dcp` makes its public grid.
     predictions_reveal
-        What predictions of a device tell about its rows, for the report of `conformesh privacy`.
+        What the predictions of a device reveal about its rows, for the report of `conformesh privacy`.
     """
 
     name: ClassVar[str]
@@ -86,7 +87,7 @@ class Adaptation(ABC):
 
     @abstractmethod
     def leave_one_out(self, bag: Bag, setting: Setting) -> Floats:
-        """Return the score of each example, computed from the other examples of the bag; large where a label is odd.
+        """Return the score of each example, computed from the other examples of the bag; large for an unusual label.
 
         It must not depend on the order of the other examples.
         """
@@ -105,7 +106,7 @@ class Adaptation(ABC):
         return ((),)
 
     def reachable_settings(self, counts: Ints, columns: int) -> tuple[Setting, ...]:
-        """Return the settings that there may be after one example was replaced."""
+        """Return all settings that are possible after one example has been replaced."""
         return self.settings(counts, columns)
 
     def describe_setting(self, setting: Setting) -> str:

@@ -72,11 +72,11 @@ class Even(Adaptation):
 
     @property
     def task(self) -> Task:  # type: ignore[override]
-        """What the base scores."""
+        """The task of the base."""
         return "classification" if self.base == "auto" else self.base.task
 
     def for_task(self, task: Task) -> Even:
-        """Return this with the base for a task, where that was left open."""
+        """Return the adaptation with the base for a task where base is "auto"."""
         return replace(self, base=Prior() if task == "classification" else Scale()) if self.base == "auto" else self
 
     @property
@@ -84,7 +84,7 @@ class Even(Adaptation):
         """Whether the scores of the base depend on the outputs of the candidate."""
         return bool(self.base.needs_new_rows)
 
-    # What is not about scores is that of the base.
+    # Everything but scores comes from the base.
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return checked outputs and labels of the base."""

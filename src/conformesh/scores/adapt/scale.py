@@ -123,7 +123,7 @@ class Scale(Adaptation):
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
-        """Return outputs beside signed residuals: what is adapted to."""
+        """Return checked outputs, with signed residuals in the place of labels."""
         if np.ndim(outputs) == 2 and np.shape(outputs)[1] != 2:
             raise ValueError(
                 f"{who}: adaptation 'scale' is for regression, with predictions or (predictions, scales) as outputs, "
@@ -138,13 +138,13 @@ class Scale(Adaptation):
         return Bag(table, score_of(table).sides(table, labels)[:, 1])
 
     def read_new(self, outputs: ArrayLike) -> Array:
-        """Return checked predictions, or predictions beside scales."""
+        """Return checked predictions, or predictions and scales."""
         table = np.asarray(outputs, dtype=np.float64)
-        score_of(table).intervals(table, 0.0)  # says what is wrong with them
+        score_of(table).intervals(table, 0.0)  # raises an error for wrong shapes and values
         return table
 
     def columns(self, outputs: Array) -> int:
-        """Return 1: a candidate is a number. What has columns are the pieces of the real line, see `pieces`."""
+        """Return 1: a candidate is a number, and the pieces of the real line take the place of classes (`pieces`)."""
         return 1
 
     def leave_one_out(self, bag: Bag, setting: Setting) -> Floats:
@@ -212,7 +212,7 @@ class Scale(Adaptation):
 
 
 def score_of(outputs: Array) -> RegressionScore:
-    """Return the score whose residuals are adapted: of predictions, or of predictions beside scales."""
+    """Return the score that computes residuals: of predictions, or of predictions and scales."""
     return NormalisedResidual() if outputs.ndim == 2 else AbsoluteResidual()
 
 
@@ -243,8 +243,9 @@ def _median_bin(counts: Ints) -> int:
 def _neighbouring_medians(counts: Ints) -> list[int]:
     """Return the half octaves to which one replaced example can move the median.
 
-    They are the next ones that hold an example, and those between, where a candidate may be the median itself. Of a
-    wide gap only its end is returned: a candidate in between would select a scale that nobody knows, and is kept.
+    They are the next one on either side that contains an example, and those between, where the candidate itself may be
+    the median. Of a wide gap only the end is returned: a candidate inside the gap selects a scale without a window, and
+    stays in the set.
     """
     sums, median = np.cumsum(counts), _median_bin(counts)
     place, found = (int(sums[-1]) + 1) // 2, []
