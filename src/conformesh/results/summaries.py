@@ -319,10 +319,16 @@ def result_title(result: Result) -> str:
     if len(result) == 1 and loss is not None:
         return f"lambda {result.threshold:.6g}{_chosen(result)}, {_loss_name(result)} at most {result.alpha:g}"
     if len(result) == 1:
-        return f"threshold {result.threshold:.6g}{_chosen(result)}, {result.method} at alpha {_level(result):g}"
+        threshold = f"threshold {result.threshold:.6g}{_of_scores(result)}{_chosen(result)}"
+        return f"{threshold}, {result.method} at alpha {_level(result):g}"
     if centres is not None and len(result) == len(centres):
         return f"{result.what}s near {pluralize(len(centres), 'centre')}, alpha {result.alpha:g}"
     return f"{pluralize(len(result), result.what)}{_chosen(result)}, {result.method}"
+
+
+def _of_scores(result: Result) -> str:
+    """Return that a threshold is one of adapted scores, which decides nothing about new rows by itself."""
+    return "" if result.guarantee.adapt is None else f" of adapted scores ({result.guarantee.adapt.name})"
 
 
 def _chosen(result: Result) -> str:
@@ -371,8 +377,7 @@ def result_summary(result: Result) -> str:
         return f"Result({head}; {result.cost})"
     if len(result) == 1:
         asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={_level(result):g}"
-        scored = "" if result.guarantee.adapt is None else f" of adapted scores ({result.guarantee.adapt.name})"
-        found = f"{result.what} {result.threshold:.6g}{scored} {where}, {result.answer.certificate.kind}"
+        found = f"{result.what} {result.threshold:.6g}{_of_scores(result)} {where}, {result.answer.certificate.kind}"
         return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
     lines = align_columns(threshold_table(result), left=1)
     more = [f"... and {len(result.parts) - _MOST:,} more"] if len(result.parts) > _MOST else []
