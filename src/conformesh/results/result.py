@@ -488,6 +488,9 @@ class Result(
     def on(self, device: object, data: Any = None, *, groups: Any = None) -> DevicePredictor:
         """Return the predictor of one device, which answers alone: for results with adapted scores.
 
+        Keep it for many predictions: the first one computes what all of them need, with 1,000 rows and 1,000 classes
+        in about a second, and `predict(outputs, device=...)` repeats this in every call.
+
         Parameters
         ----------
         device
