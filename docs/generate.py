@@ -411,7 +411,7 @@ def adaptations() -> str:
         chosen = ", ".join(f"`{f.name}` = {_default(f.default)}" for f in fields(kind))  # type: ignore[arg-type]
         task = kind.task if isinstance(kind.task, str) else "both"
         rows.append((code(name), code(f"adapt.{kind.__name__}"), task, kind.summary, chosen))
-    return table(("adaptation", "class", "task", "what a device learns", "options"), rows)
+    return table(("adaptation", "class", "task", "what it does", "options"), rows)
 
 
 def losses() -> str:
@@ -638,9 +638,9 @@ def sites() -> str:
             found.setdefault(line["data"], {})[line["rule"]] = f"{coverage:.3f} / {worst:.3f} / {size:.3g}"
     rows = [[data, *(cells.get(rule, "—") for rule in rules)] for data, cells in found.items()]
     words = (
-        "Coverage / mean coverage of the worst site / mean size of sets or width of intervals, over the draws of "
-        "`benchmarks/promises/sites.py`, with the default options. The oracle is the one threshold that covers 1 − α "
-        "of the test rows themselves."
+        "Each cell has three means over the draws of `benchmarks/promises/sites.py`, with default options: coverage / "
+        "coverage of the worst site / size of sets or width of intervals. The oracle is the one threshold that covers "
+        "1 − α of the test rows themselves."
     )
     return f"## Measured\n\n{words}\n\n{table(('data', *rules.values()), rows)}"
 

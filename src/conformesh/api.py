@@ -110,26 +110,27 @@ def calibrate(
     mixture
         Which devices new examples come from: in proportion to their scores (`sizes`), to their scores plus one
         (`paper`), from all alike (`equal`), or with the shares that a dict gives by device name, or a column of the
-        frame. Or `own`: each device is covered by itself, with a threshold of its own; or `any`: one threshold, the
-        largest of these, that covers new examples of every device and so of every mixture. Both need at least
-        1 / alpha - 1 scores of each device, otherwise sets are full.
+        frame. With `own` every single device is covered, with its own threshold. With `any` every single device, and
+        so every mixture, is covered with one threshold, the largest of these. Both need at least 1 / alpha - 1 scores
+        on each device, otherwise sets are full.
     mixture_bound
-        With 2, coverage holds for every mixture whose shares are at most 2 times those of `mixture`; with 1 for this
-        one. The larger the number, the larger the threshold. Each device then tells the others some of its scores.
+        With 2, coverage holds for every fixed mixture whose shares are at most twice those of `mixture`; with 1 for
+        `mixture` only. A larger number gives a larger threshold. Each device then sends some of its scores to all
+        others.
     rank_rule
         The rule for the required rank: `swap`, `ghost` (one imagined score per device, for the mixture `paper`), or
         `auto`, the proven one that requires less.
     pac_confidence
         By default coverage holds on average over draws of the calibration scores. With 0.95, coverage of at least
         1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC), for all levels and
-        sides together. It is not 1 - alpha, which MAPIE and crepes call confidence. It holds for one calibration,
-        chosen in advance. If you recalibrate after each new score and look each time, from 50 scores to 2,000, some of
-        these thresholds covers too little in 29 % of runs instead of 5 %: use `time_uniform`.
+        sides together. It is not 1 - alpha, which MAPIE and crepes call confidence. It holds for one calibration at a
+        time chosen in advance. If you recalibrate after each score from the 50th to the 2,000th, some of these
+        thresholds covers too little in 29 % of runs instead of 5 %: use `time_uniform`.
     time_uniform
-        Let `pac_confidence` hold at all looks together, however often you calibrate while scores arrive and whenever
-        you stop (anytime-valid, a confidence sequence). It needs the mixture `equal` or fixed shares: each device
-        contributes its first scores in the order of `data`, as many as the device with the fewest for its share allows.
-        New scores are added at the end, and their order must not depend on their values.
+        Whether `pac_confidence` holds for all calibrations together, however often you calibrate while scores arrive
+        and whenever you stop (anytime-valid, based on a confidence sequence). Needs the mixture `equal` or fixed
+        shares. Each device contributes its first scores in the order of `data`; the device with the fewest scores for
+        its share limits how many. Append new scores at the end; their order must not depend on their values.
     groups
         Coverage within each group (group-conditional, Mondrian): one array of group labels per device beside its
         scores, a dict by device name, or the name of a column. With the labels themselves as groups coverage is
@@ -219,8 +220,8 @@ def calibrate(
     adaptation = _adaptation(adapt, data, roles)
     if adaptation is not None and kind is not None:
         raise ValueError(
-            f"adapt={adaptation.name!r} has a score of its own, so that score={kind.name!r} would not be used; leave "
-            "one of them out"
+            f"adapt={adaptation.name!r} and score={kind.name!r} do not go together, because adapted scores replace the "
+            "score; leave one of them out"
         )
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
@@ -346,9 +347,9 @@ def control(
     which keeps the mean loss of a new example at most at the risk :math:`\rho` (docs/guarantees.md; with one device
     ordinary conformal risk control, [Angelopoulos2024]).
 
-    Losses that rise and fall with lambda, several risks at once and several parameters need ``monotone=False``: every
-    lambda of a grid is tested, and with probability `pac_confidence` over the calibration data all certified ones keep
-    the risk (Learn-then-Test, [Angelopoulos2025]). This needs independent items.
+    Losses that are not monotone in lambda, several risks at once and several parameters need ``monotone=False``
+    (Learn-then-Test, [Angelopoulos2025]). Every lambda of a grid is tested, and with probability `pac_confidence` over
+    the calibration data all certified lambdas keep the risk. This needs independent items.
 
     Parameters
     ----------
@@ -367,18 +368,18 @@ def control(
     monotone
         Whether losses never rise with lambda. If not, give `pac_confidence` and `grid`.
     pac_confidence
-        With ``monotone=False``: with which probability over the calibration data the certified lambdas keep the risk.
+        With ``monotone=False``: the probability over the calibration data that all certified lambdas keep the risk.
     grid
         With ``monotone=False``: the lambdas, numbers or tuples of several parameters, in the order of testing. They and
         their order must be chosen without these losses: begin with the lambda most likely to keep the risk, and go on
         towards the most useful. For a frame also `descending` or `ascending`: all its lambdas in this order.
     testing
         With ``monotone=False``: `fixed-sequence` (default) tests lambdas in the order of the grid up to the first that
-        fails; `holm` tests them in any order, at smaller levels. A name of `TESTINGS`.
+        fails; `holm` does not depend on the order, but requires smaller p-values. A name of `TESTINGS`.
     objective
         With ``monotone=False``: a number for each lambda, such as a mean size. The certified lambda with the smallest
-        one is chosen, by default the last certified one of the grid. It may come from any data, also from these items,
-        because all certified lambdas keep the risk at the same time.
+        number is chosen; by default the last certified lambda of the grid. The numbers may come from any data,
+        including these items, because all certified lambdas keep the risk simultaneously.
     loss
         The loss that the steps are of, or its name, so that the result can build sets by itself.
     bound
@@ -436,8 +437,8 @@ def control(
         refuse_unproven(guarantee if groups is None else structs.replace(guarantee, groups=Groups(())), run, 2)
         if pac_confidence is None:
             raise ValueError(
-                "monotone=False needs pac_confidence=, such as pac_confidence=0.9: with this probability over the "
-                "calibration data all certified lambdas keep the risk"
+                "monotone=False needs pac_confidence=, the probability over the calibration data that all certified "
+                "lambdas keep the risk, such as pac_confidence=0.9"
             )
         _refuse_other_level(guarantee.loss, guarantee.alphas)
         network, ids = read_network(network, engine)
@@ -459,7 +460,7 @@ def control(
             raise ValueError(f"{name}= is for losses that may rise with lambda; use it with monotone=False")
     if guarantee.loss is not None and not getattr(guarantee.loss.loss, "monotone", True):
         raise ValueError(
-            f"loss {guarantee.loss.loss.name!r} rises and falls with lambda: test a grid of lambdas with monotone=False"
+            f"loss {guarantee.loss.loss.name!r} is not monotone in lambda: test a grid of lambdas with monotone=False"
         )
     if isinstance(bound, Mapping):
         raise TypeError("bound must be one number, the largest loss possible; a dict is for several risks")
@@ -512,8 +513,8 @@ def _refuse_other_level(bounded: LossBound | None, levels: Sequence[Fraction]) -
 
 
 _SECOND_LOOK = (
-    "pac_confidence of this result is that of one calibration, and an update looks again, so that the chances of "
-    "failure add up; ask for time_uniform=True from the first calibration on"
+    "pac_confidence of this result holds for one calibration; with updates the probabilities of failure add up. Use "
+    "time_uniform=True from the first calibration on"
 )
 
 

@@ -198,13 +198,13 @@ CALIBRATE = ("calibrate", "cal.csv", "--adapt", "prior")
 PREDICT, EVALUATE = ("predict", "r.json"), ("evaluate", "r.json")
 ROWS = ("--rows", "cal.csv")
 BAD = {
-    "no rows": ((*PREDICT, "test.csv"), "r.json has adapted scores: a device predicts with the rows that it"),
+    "no rows": ((*PREDICT, "test.csv"), "r.json has adapted scores, so predictions need the rows"),
     "no rows to evaluate": ((*EVALUATE, "test.csv"), "give their file with --rows FILE"),
     "other rows": ((*PREDICT, "test.csv", "--rows", "test.csv"), "these are not the rows that it calibrated with"),
     "reordered rows": ((*PREDICT, "test.csv", "--rows", "reversed.csv"), "these are not the rows"),
     "strange device": ((*PREDICT, "bare.csv", *ROWS, "--device", "d9"), "device 'd9' took no part"),
     "rows of strangers": ((*PREDICT, "test.csv", "--rows", "mars.csv"), "device 'mars' took no part"),
-    "no device": ((*PREDICT, "bare.csv", *ROWS), "bare.csv: adapted scores belong to a device: give --device NAME"),
+    "no device": ((*PREDICT, "bare.csv", *ROWS), "need the device of each row; give --device NAME"),
     "rows without a device": ((*PREDICT, "test.csv", "--rows", "lone.csv"), "lone.csv: has no column 'device'"),
     "rows without labels": ((*PREDICT, "test.csv", "--rows", "unlabelled.csv"), "unlabelled.csv: needs a column"),
     "rows of another device": ((*PREDICT, "bare.csv", "--rows", "d1.csv", "--device", "d2"), "no row of device 'd2'"),
@@ -215,10 +215,10 @@ BAD = {
     "calibrate without labels": (("calibrate", "unlabelled.csv", "--adapt", "prior"), "needs a column 'label'"),
     "calibrate without devices": (("calibrate", "bare.csv", "--adapt", "prior"), "needs a column 'device'"),
     "calibrate scores": (("calibrate", "s.csv", "--adapt", "prior"), "needs a column 'label'"),
-    "score and adapt": ((*CALIBRATE, "--score", "lac"), "--adapt prior is itself the score; leave --score lac out"),
+    "score and adapt": ((*CALIBRATE, "--score", "lac"), "--adapt prior replaces the score; leave --score lac out"),
     "unknown": (("calibrate", "cal.csv", "--adapt", "prir"), "unknown adaptation 'prir', did you mean 'prior'"),
     "unknown option": ((*CALIBRATE, "--adapt-option", "strenth=1"), "did you mean 'strength'"),
-    "option alone": (("calibrate", "cal.csv", "--adapt-option", "strength=1"), "needs --adapt to say whose option"),
+    "option alone": (("calibrate", "cal.csv", "--adapt-option", "strength=1"), "needs --adapt"),
     "epsilon": ((*CALIBRATE, "--method", "p-dcp", "--epsilon", "1"), "adapt"),
     "by what": ((*EVALUATE, "test.csv", *ROWS, "--by", "devise"), "unknown --by 'devise', did you mean 'device'"),
     "by centre": ((*EVALUATE, "test.csv", *ROWS, "--by", "centre"), "--by centre: the result has no centres"),

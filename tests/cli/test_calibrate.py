@@ -323,7 +323,7 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         (("--mixture-bound", "2", "--mixture", "any"), "leave mixture_bound out"),
         (("--rank-rule", "rank"), "unknown rank rule 'rank'"),
         (("--pac-confidence", "sure"), "pac_confidence must be a number"),
-        (("--time-uniform",), "no pac_confidence was given"),
+        (("--time-uniform",), "time_uniform=True needs pac_confidence"),
         (("--time-uniform", "--pac-confidence", "0.9"), "needs a mixture that is fixed in advance"),
     ):
         answer = run("calibrate", "s.csv", *words)

@@ -171,7 +171,7 @@ def test_risk_control_is_evaluated_in_python(run, csv):
     made = run("control", csv("device,item,lambda,loss\n" + lines, "l.csv"), "--out", "c.json")
     assert made.exit_code == 0, made.output
     csv("a,b,label\n0.5,0.5,a\n", "o.csv")
-    assert "evaluate it in Python" in run("evaluate", "c.json", "o.csv").stderr
+    assert "use Python" in run("evaluate", "c.json", "o.csv").stderr
 
 
 # --- regression from the shell ----------------------------------------------------------------------------------------

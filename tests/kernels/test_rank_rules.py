@@ -224,7 +224,7 @@ def test_an_update_keeps_the_guarantee():
 
 def test_an_update_says_that_a_second_look_needs_a_confidence_at_all_looks():
     first = calibrate(HELD, CYCLE, 0.3, pac_confidence=0.9)
-    with pytest.warns(CalibrationNote, match="an update looks again, .* ask for time_uniform=True"):
+    with pytest.warns(CalibrationNote, match="holds for one calibration; with updates .* Use time_uniform=True"):
         again = update(first, HELD, CYCLE)
     assert (again.threshold, again.certificate) == (first.threshold, first.certificate)
 

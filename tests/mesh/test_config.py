@@ -138,7 +138,7 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"rank_rule": "goust"}, "unknown rank rule 'goust', did you mean 'ghost'"),
         ({"pac_confidence": "2"}, "pac_confidence must lie strictly between 0 and 1"),
         ({"pac_confidence": "0.95"}, "scores change; guarantee.time_uniform = false (--no-time-uniform) leaves it out"),
-        ({"time_uniform": True}, "time_uniform=True makes pac_confidence hold at all looks, and no pac_confidence was"),
+        ({"time_uniform": True}, "time_uniform=True needs pac_confidence"),
         (
             {"pac_confidence": "0.95", "mixture": "equal", "mode": "asynchronous"},
             "in asynchronous mode a result is about the devices that have reported so far",
@@ -147,7 +147,10 @@ def test_whole_numbers_and_decimals_are_the_same_option():
             {"pac_confidence": "0.95", "mixture": "equal", "on_lost": "continue"},
             "with on_lost 'continue' a lost device changes it; use on_lost 'fail'",
         ),
-        ({"pac_confidence": "0.95", "mixture": "equal", "method": "p-dcp"}, "must not tell how many rows a device has"),
+        (
+            {"pac_confidence": "0.95", "mixture": "equal", "method": "p-dcp"},
+            "must not reveal how many rows a device has",
+        ),
         ({"method": "fcp", "mixture": "equal"}, "'fcp' keeps the guarantee it was published with"),
         ({"listen": "127.0.0.1"}, "listen must be host:port"),
         ({"listen": "127.0.0.1:70000"}, "a port lies between 1 and 65535, got 70000"),

@@ -168,11 +168,9 @@ def test_a_file_has_no_rows_and_takes_only_the_same_rows(tmp_path):
         frame = frame_of({name: rows})
         for given in (rows, [rows[0].tolist(), rows[1].tolist()], frame, frame_of(data)):
             assert np.array_equal(loaded.on(name, given).predict(NEW), wanted)
-    with pytest.raises(
-        ValueError, match=r"holds no rows of device north: give them, on\('north', \(outputs, labels\)\)"
-    ):
+    with pytest.raises(ValueError, match=r"contains no rows of device north; .*, on\('north', \(outputs, labels\)\)"):
         loaded.on("north")
-    with pytest.raises(ValueError, match="holds no rows of device north"):
+    with pytest.raises(ValueError, match="contains no rows of device north"):
         loaded.predict(NEW, device="north")
     measured = loaded.on("north", data["north"]).evaluate(NEW, ["a", "b", "a", "b", "c"])
     assert measured.coverage == result.on("north").evaluate(NEW, ["a", "b", "a", "b", "c"]).coverage
@@ -248,11 +246,11 @@ def test_a_hidden_place_that_is_none_of_the_rows_is_refused(place):
 @quiet
 def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
     result = calibrate(clinics(), adapt="prior", rng=0)
-    with pytest.raises(ValueError, match=r"device 'east' took no part.*must wait for the next calibration"):
+    with pytest.raises(ValueError, match=r"device 'east' took no part.*include its rows in the next calibration"):
         result.on("east")
     with pytest.raises(ValueError, match="device 'east' took no part"):
         result.predict(NEW, device=["north", "south", "east", "north", "north"])
-    with pytest.raises(ValueError, match="say with device="):
+    with pytest.raises(ValueError, match="need the device of each row; give device="):
         result.predict(NEW)
     with pytest.raises(ValueError, match="one for each of 5 rows"):
         result.predict(NEW, device=["north"])
@@ -264,7 +262,7 @@ def test_devices_that_took_no_part_and_rows_without_a_device_are_refused():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda x, y: x, "must have a pair .outputs, labels.*labels are missing"),
+        (lambda x, y: x, "must have a pair .outputs, labels.*add the labels"),
         (lambda x, y: (x, y[:-1]), "device north has 40 rows of outputs but 39 labels"),
         (lambda x, y: (x, [None, *y[1:]]), "device north: label 0 is missing"),
         (lambda x, y: (x, np.full(40, np.nan)), "device north: label 0 is missing"),
@@ -298,7 +296,7 @@ def test_arguments_that_do_not_go_together_are_refused():
             frame.with_columns(label=pl.when(pl.arange(0, 70) == 3).then(None).otherwise(pl.col("label"))),
             adapt="prior",
         )
-    with pytest.raises(ValueError, match="so that score='aps' would not be used"):
+    with pytest.raises(ValueError, match="score='aps' do not go together"):
         calibrate(data, adapt="prior", score="aps")
     with pytest.raises(ValueError, match="did you mean 'prior'"):
         calibrate(data, adapt="priors")

@@ -169,7 +169,7 @@ def test_windows_have_the_first_grid_point_that_reaches_each_rank():
         ({"mixture": "equal"}, "mixture 'equal' by exact sums"),
         ({"mixture": "paper"}, "mixture 'paper' with adapted scores"),
         ({"mixture": "own"}, "ranks among the scores of each device"),
-        ({"adapt": adapt.Prior(window="full")}, "a full window is as wide as the rows of the largest device"),
+        ({"adapt": adapt.Prior(window="full")}, "a full window is as wide as the number of rows"),
     ],
 )
 def test_what_masked_sums_cannot_do_is_refused(given, words):

@@ -346,7 +346,7 @@ def test_errors_among_answers_are_a_ratio_in_linear_form():
         losses = kind(p, y).at(lam)
         assert losses.tolist() == ratio_losses(wrong[:, None], answered[:, None], 0.2)[:, 0].tolist()
         assert (losses.mean() <= 0.2) == (wrong.sum() <= 0.2 * answered.sum())
-    with pytest.raises(ValueError, match=r"loss 'error-among-answered' rises and falls with lambda: .*monotone=False"):
+    with pytest.raises(ValueError, match=r"loss 'error-among-answered' is not monotone in lambda: .*monotone=False"):
         control([kind(p, y)], risk=0.2, loss=kind)
     with pytest.raises(ValueError, match=r"was made for level=0\.2, and risk is 0\.1"):
         control([kind(p, y)], risk=0.1, loss=kind, grid=[0.5], **ASKED)

@@ -267,12 +267,12 @@ def test_the_certificate_says_that_it_holds_at_all_looks_and_what_it_assumes(tmp
     certificate = result.certificate
     assert (certificate.kind, certificate.rule, certificate.time_uniform) == ("counted", "time-uniform", True)
     for words in (
-        "with probability 0.95 at all looks together, over the draw of the scores",
+        "with probability 0.95 for all calibrations together, over the draw of the scores",
         "assuming scores arrive in an order that does not depend on their values",
     ):
         assert words in str(certificate)
     assert "more wait until every device has its share" in result._repr_html_()
-    assert "0.95 at all looks together" in result._repr_html_()
+    assert "0.95 for all calibrations together" in result._repr_html_()
     result.save(tmp_path / "result.json")
     again = Result.load(tmp_path / "result.json")
     assert (again.certificate, again.guarantee) == (certificate, result.guarantee)
@@ -285,7 +285,9 @@ def test_too_few_scores_say_how_many_a_look_needs(devices):
     needed = -(-least_scores(TENTH, DELTA) // devices) * devices
     scores = np.random.default_rng(0).random((devices, needed // devices))
     assert math.isfinite(calibrate(scores, "complete", 0.1, **ASKED).threshold)
-    with pytest.warns(TooFewScores, match=rf"at all looks needs at least {needed} scores, .* of {needed - 1} count"):
+    with pytest.warns(
+        TooFewScores, match=rf"and time_uniform needs at least {needed} scores, .* of {needed - 1} count"
+    ):
         result = calibrate([scores[0][:-1], *scores[1:]], "complete", 0.1, **ASKED)
     assert result.threshold == math.inf
 

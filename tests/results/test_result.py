@@ -590,7 +590,7 @@ def test_an_update_asks_for_the_same_again(called):
         },
     )
     sided = made((0.1, 0.2), sides=Sides(Fraction(1, 4)), pac_confidence=Fraction(9, 10))
-    with pytest.warns(CalibrationNote, match="an update looks again"):
+    with pytest.warns(CalibrationNote, match="holds for one calibration; with updates"):
         update(sided, "data", "cycle")
     name, args, options = called.pop()
     assert args[2] == [0.1, 0.2]

@@ -241,7 +241,7 @@ def test_a_confidence_at_all_looks_is_a_parameter():
     mesh, wanted = calibrated(params), by_hand(**params)
     assert str(mesh.result_.certificate) == str(wanted.certificate)
     assert (mesh.result_.certificate.time_uniform, mesh.result_.threshold) == (True, wanted.threshold)
-    with pytest.raises(ValueError, match="no pac_confidence was given"):
+    with pytest.raises(ValueError, match="time_uniform=True needs pac_confidence"):
         calibrated({"time_uniform": True})
 
 

@@ -45,7 +45,7 @@ COMMANDS: _CommandTable = {
     "methods": ("listing", "The methods, what they guarantee and what they send."),
     "topologies": ("listing", "The graphs that have a name, and their options."),
     "scores": ("listing", "The nonconformity scores, and how to make some."),
-    "adaptations": ("listing", "Scores that learn from a device's own rows, for devices that differ."),
+    "adaptations": ("listing", "The ways to adapt scores to each device, for devices that differ."),
     "weights": ("listing", "The consensus weights."),
     "aggregators": ("listing", "The ways to add up over all devices."),
     "engines": ("listing", "What can run the devices."),

@@ -96,8 +96,8 @@ def with_rows(result: Result, where: str, source: str | None, device: str | None
         return result
     if source is None:
         raise ValueError(
-            f"{where} has adapted scores: a device predicts with the rows that it calibrated with, which no result "
-            "holds; give their file with --rows FILE"
+            f"{where} has adapted scores, so predictions need the rows that the devices calibrated with; the result "
+            "does not contain them, give their file with --rows FILE"
         )
     adapt, table = _adaptation(result), read_table(source, LABELLED_FILE, layout=layout)
     names = [name for name in layout.keep if name in table.columns]
@@ -113,8 +113,8 @@ def with_rows(result: Result, where: str, source: str | None, device: str | None
     found, truth = extract_labelled(table, None, own, **_reading(adapt, table, own, result))
     if found.devices is None and device is None:
         raise ValueError(
-            f"{source}: has no column 'device' that says whose each row is; name it with --device-column, or give "
-            "--device NAME where all rows belong to one device"
+            f"{source}: has no column 'device' with the device of each row; name it with --device-column, or give "
+            "--device NAME if all rows belong to one device"
         )
     owners = np.full(len(truth), device) if found.devices is None else np.array(found.devices, dtype=str)
     kept = np.flatnonzero(owners == device) if device is not None else np.arange(len(owners))
@@ -134,14 +134,14 @@ def _check_devices(found: OutputFile, device: str | None) -> None:
     """Refuse rows that name no device, or another one than is to predict: nothing is guaranteed for them."""
     if found.devices is None and device is None:
         raise ValueError(
-            f"{found.name}: adapted scores belong to a device: give --device NAME, or a column `device` (or "
-            "--device-column) that says which device each row is from"
+            f"{found.name}: predictions with adapted scores need the device of each row; give --device NAME, or name "
+            "the column of devices with --device-column"
         )
     others = natural_order({*(found.devices or ())} - {device})
     if device is not None and others:
         raise ValueError(
             f"{found.name}: has rows of device {others[0]!r}, and --device {device} predicts for its own examples "
-            "only; leave --device out, so that each row is predicted by its own device, or take these rows out"
+            "only; remove these rows, or leave --device out to predict each row by its own device"
         )
 
 

@@ -30,8 +30,8 @@ from conformesh.scores import Score
     options.run_options(
         options.method_option(),
         options.seed_option(
-            "Seed of the topology and, where it has one, of the method, both 0 by default; of the scores that "
-            "--group-rule regression and the rows that --adapt draw, by default fresh and recorded in the result.",
+            "Seed of the topology and of methods that draw, 0 by default. Also of the draws of --group-rule regression "
+            "and of --adapt (hidden rows), by default fresh and recorded in the result.",
             default=None,
         ),
         options.engine_option(),
@@ -59,13 +59,13 @@ def calibrate(
     """Agree on a threshold whose prediction sets cover the true label with probability at least 1 - alpha.
 
     SCORES has columns `device` and `score`, or others that are named, one row per calibration point. With --adapt it
-    has labelled outputs instead: `device`, `label` and a column for each class (regression: `prediction`, and `scale`
-    where there is one). The devices talk over the topology, or over the graph whose edges are given. Methods: see
+    has labelled outputs instead: `device`, `label` and a column for each class (for regression `prediction`, and
+    optionally `scale`). The devices talk over the topology, or over the graph whose edges are given. Methods: see
     `conformesh methods`, ways to adapt: `conformesh adaptations`.
     """
     adaptation = adapt.chosen
     if adaptation is not None and score is not None:
-        raise ValueError(f"--adapt {adapt.name} is itself the score; leave --score {score.name} out")
+        raise ValueError(f"--adapt {adapt.name} replaces the score; leave --score {score.name} out")
     with hosts.start_job(run.engine) as job, record_runs(run.recording, sparing=True) as recorder:
         chosen = run.checked_options()
         if run.warm is not None:

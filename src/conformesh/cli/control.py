@@ -72,20 +72,22 @@ def _number(text: str) -> float:
 
 def _test_options() -> list[Option]:
     found: list[Option] = [
-        Option("--non-monotone", "Losses may rise and fall with lambda: test each lambda of a grid (Learn-then-Test)."),
+        Option(
+            "--non-monotone", "Learn-then-Test: losses need not be monotone in lambda; each lambda of a grid is tested."
+        ),
         Option(
             "--pac-confidence <float>",
-            "With --non-monotone: with this probability over the items all certified lambdas keep the risk.",
+            "With --non-monotone: the probability over the items that all certified lambdas keep the risk.",
         ),
         ListOption(
             f"--grid A,B,...|{DESCENDING}|{ASCENDING}",
-            "With --non-monotone: the lambdas in the order of testing, the one most likely to keep the risk first; or "
-            "all those of the file in this order. It must be chosen without these losses.",
+            "With --non-monotone: the lambdas in the order of testing, beginning with the one that is most likely to "
+            "keep the risk; or all lambdas of the file in descending or ascending order. Choose without these losses.",
         ),
         Option(
             f"--testing {'|'.join(TESTINGS)}",
-            "With --non-monotone: lambdas one after the other up to the first that fails (default), or in any order at "
-            "smaller levels.",
+            "With --non-monotone: fixed-sequence (default) tests in the order of the grid up to the first lambda that "
+            "fails; holm does not depend on the order, but requires smaller p-values.",
         ),
     ]
     for option in found:
@@ -100,7 +102,7 @@ def _test_options() -> list[Option]:
     ListOption(
         "--risk <float>",
         "The largest mean loss of new examples; several as 0.05,0.1 or repeated. With --non-monotone also "
-        "COLUMN=RISK,... for several losses, whose risks must be kept at the same lambda.",
+        "COLUMN=RISK,... for several losses, whose risks are controlled at the same lambda.",
         default=["0.1"],
     ),
     Option("--bound <float>", "The largest loss possible.", type=Number(), default=1.0),
@@ -134,8 +136,8 @@ def control(
     loss is so large. Below its first lambda an item is taken to lose all that it can, unless that lambda is -inf.
     Losses must not rise as lambda grows. Columns of groups, weights and inputs say the same in all rows of an item.
 
-    Losses that rise and fall need --non-monotone: each lambda of --grid is tested, and with probability
-    --pac-confidence over the items all certified ones keep the risk. Every item then has a row for each lambda.
+    With --non-monotone losses may rise and fall. Each lambda of --grid is tested, and with probability --pac-confidence
+    over the items all certified lambdas keep the risk. LOSSES then needs a row for each item and each lambda.
     """
     with hosts.start_job(run.engine) as job:
         chosen = run.checked_options()

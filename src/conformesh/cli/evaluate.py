@@ -56,12 +56,12 @@ _LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SO
     ALPHA_OPTION,
     Option(
         f"--by {'|'.join(_BY)}",
-        "Show the coverage by this alone; by device also sizes, the class that is covered least, and which devices are "
-        "covered too little.",
+        "Show coverage by this only. With device also sizes, the class with the lowest coverage, and which devices are "
+        "under-covered.",
     ),
     Option(
         "--family-wise-error <float>",
-        "With --by device: the chance that any device is named as covered too little without being so.",
+        "With --by device: the largest probability that any device is flagged wrongly as under-covered.",
         type=Number(),
         default=FAMILY_WISE_ERROR,
     ),
@@ -96,9 +96,9 @@ def evaluate(
     exact 95 % intervals: in all, by device where the file names devices, by group and by class. Use rows that were
     neither trained on nor calibrated with.
 
-    --by device says which devices are covered too little: exact tests of "the coverage of this device, given this
-    calibration, is at least 1 - alpha", with a bound on the chance of any false alarm (Holm). With adapted scores give
-    the rows that devices calibrated with (--rows).
+    --by device flags under-covered devices: those for which an exact test rejects "the coverage of this device, given
+    this calibration, is at least 1 - alpha". Holm's method bounds the probability of any false alarm. Adapted scores
+    need the calibration rows of the devices (--rows).
     """
     check_stdin(RESULT=result, OUTPUTS=outputs, **{"--rows": rows})
     check_device(device, table)
@@ -156,7 +156,7 @@ def _load(source: str) -> Result:
     saved = load_result(source)
     if saved.controlled:
         raise ValueError(
-            f"{source} is of `conformesh control`, whose losses need more than one label a row; evaluate it in Python: "
+            f"{source} is a result of `conformesh control`, whose losses need more than a label per row; use Python: "
             "Result.load(file).evaluate(outputs, labels)"
         )
     return saved

@@ -78,7 +78,7 @@ def mesh() -> None:
     options.devices_option(),
     Option(
         "--scores SCORES",
-        "A file with device and score, or with --adapt of labelled outputs, spread over the folders.",
+        "A file with device and score (with --adapt: labelled outputs), which is distributed to the folders.",
         type=SOURCE,
     ),
     options.guarantee_options(

@@ -341,12 +341,12 @@ def guarantee_options(*wanted: str, levels: bool = False, recalibrates: bool = F
             "The mixture of devices that new examples come from: in proportion to their scores, to their scores "
             "plus one, all devices alike, or with the shares in a file with the columns device and share; by default "
             f"{CHOSEN_MIXTURES[0]}."
-            + " Or own: each device by itself, with its own threshold; any: one threshold for every mixture."
+            + " With own every device is covered, with its own threshold; with any every mixture, with one threshold."
             * has_unknown,
         ),
         Option(
             "--mixture-bound <float>",
-            "Cover every mixture whose shares are at most this many times those of --mixture, such as 2.",
+            "Cover every mixture in which each share is at most this many times its share in --mixture, such as 2.",
         ),
         Option(
             f"--rank-rule {'|'.join(CHOSEN_RANK_RULES)}",
@@ -359,8 +359,8 @@ def guarantee_options(*wanted: str, levels: bool = False, recalibrates: bool = F
         ),
         Option(
             "--time-uniform/--no-time-uniform",
-            "Let --pac-confidence hold at all looks together, however often thresholds are computed while scores "
-            f"arrive; it needs --mixture equal or FILE. By default {'it does' if recalibrates else 'it does not'}.",
+            "Make --pac-confidence anytime-valid: it holds for all calibrations together while scores arrive. Needs "
+            f"--mixture equal or FILE. {'On' if recalibrates else 'Off'} by default.",
             default=None,
         ),
         Option(
@@ -457,11 +457,13 @@ def adapt_options() -> OptionGroup:
         [
             Option(
                 f"--adapt {'|'.join(ADAPTATIONS)}",
-                "Scores that learn from a device's own labelled outputs, for devices that differ.",
+                "Adapt scores to the labelled outputs of each device, for devices that differ.",
                 panel=GUARANTEE,
             ),
             Option(
-                "--adapt-option KEY=VALUE", "An option of --adapt, as window=full; may be repeated.", panel=GUARANTEE
+                "--adapt-option KEY=VALUE",
+                "An option of --adapt, such as window=full; may be repeated.",
+                panel=GUARANTEE,
             ),
         ],
     )
@@ -469,7 +471,7 @@ def adapt_options() -> OptionGroup:
 
 def _adapt(adapt: str | None, adapt_option: tuple[str, ...]) -> AdaptOptions:
     if adapt is None and adapt_option:
-        raise ValueError(f"--adapt-option {adapt_option[0]} needs --adapt to say whose option it is")
+        raise ValueError(f"--adapt-option {adapt_option[0]} needs --adapt")
     texts = read_key_values(adapt_option, "--adapt-option", {})
     return AdaptOptions(adapt, {name: _as_number_or_text(text) for name, text in texts.items()})
 

@@ -38,8 +38,8 @@ RESULT_ARGUMENT = Argument("result", "RESULT", "What calibrate --out or --json w
 DEVICE_OPTION = Option("--device NAME", "Use this device's own threshold.")
 ROWS_OPTION = Option(
     "--rows FILE",
-    "For a result with adapted scores: the labelled outputs that devices calibrated with, in the form of calibrate "
-    "--adapt; of --device alone where that is given.",
+    "For a result with adapted scores: the labelled outputs that the devices calibrated with, in the form of calibrate "
+    "--adapt. With --device only those of this device are needed.",
     type=SOURCE,
 )
 ALPHA_OPTION = Option("--alpha <float>", "Which of several levels to use.")
@@ -86,7 +86,7 @@ def predict(
     threshold that is valid on every device is used. Where the result knows its classes, columns are matched by name;
     columns that are no classes are named, and follow behind the sets.
 
-    With adapted scores a device predicts for its own examples, from the rows that it calibrated with (--rows).
+    With adapted scores each device predicts for its own examples, and needs its calibration rows (--rows).
     """
     check_stdin(RESULT=result, PROBABILITIES=probabilities, **{"--rows": rows})
     check_device(device, table)
@@ -146,9 +146,7 @@ def _outputs_for_tests(
 ) -> tuple[Loss, OutputFile]:
     """Return the loss of tests of lambdas, and outputs for it; there is one lambda for all rows."""
     if wrong := next((name for name, value in given.items() if value is not None), None):
-        raise ValueError(
-            f"{wrong} does not go with tests of lambdas, which chose one lambda for all rows; leave it out"
-        )
+        raise ValueError(f"{wrong} does not go with tests of lambdas, which have one lambda for all rows; leave it out")
     if tests.loss is None:
         raise ValueError("the tests do not name their loss; control again with --loss, or predict in Python")
     loss: Loss = tests.loss

@@ -43,10 +43,12 @@ _COLUMNS = ("who learns", "what", "about", "numbers")
     Option("--method NAME", f"With --plan: {', '.join(METHODS)}."),
     Option(
         f"--adapt {'|'.join(ADAPTATIONS)}",
-        "With --plan: scores that learn from a device's own rows, which reveals more.",
+        "With --plan: adapted scores, as in calibrate; they reveal more.",
     ),
-    Option("--mixture NAME", "With --plan: as in calibrate; with own no score is searched for.", default="sizes"),
-    Option("--mixture-bound <float>", "With --plan: as in calibrate; devices then tell all others some scores."),
+    Option("--mixture NAME", "With --plan: as in calibrate; with own no scores are sent.", default="sizes"),
+    Option(
+        "--mixture-bound <float>", "With --plan: as in calibrate; devices then send some of their scores to all others."
+    ),
     options.devices_option("With --plan: how many devices, K."),
     Option(
         "--coalition <int>|NAME,...",

@@ -418,14 +418,16 @@ def read_labelled_outputs(
         raise ValueError("calibration needs at least one device, got none")
     if labels is not None:
         if isinstance(labels, str):
-            raise ValueError(f"labels={labels!r} names a column, and data is no frame; give the labels of every device")
+            raise ValueError(
+                f"labels={labels!r} names a column, but data is not a frame; give the labels of every device"
+            )
         pairs = [*zip(entries, arrays_beside(labels, "labels", names, len(entries)), strict=True)]
     else:
         for k, own in enumerate(entries):
             if not (isinstance(own, tuple | list) and len(own) == 2):
                 raise ValueError(
                     f"device {k if names is None else names[k]} must have a pair (outputs, labels) for adapted scores, "
-                    f"got {type(own).__name__}; labels are missing, or give them as labels="
+                    f"got {type(own).__name__}; add the labels, or give them with labels="
                 )
         pairs = [(own[0], own[1]) for own in entries]
     each_label = [as_array(own, "labels") for _, own in pairs]

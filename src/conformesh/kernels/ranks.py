@@ -356,8 +356,8 @@ class Requirement:
     def __post_init__(self) -> None:
         if self.time_uniform and self.pac_confidence is None:
             raise ValueError(
-                "time_uniform=True makes pac_confidence hold at all looks, and no pac_confidence was given; add one, "
-                "such as pac_confidence=0.95, or leave time_uniform out"
+                "time_uniform=True needs pac_confidence, which it makes anytime-valid; give one, such as "
+                "pac_confidence=0.95, or leave time_uniform out"
             )
         if self.mixture not in MIXTURES:
             raise ValueError(unknown_name("mixture", self.mixture, MIXTURES))
@@ -373,7 +373,7 @@ class Requirement:
         """Say in a few words what is required; shares by device stand elsewhere."""
         sure = "" if self.pac_confidence is None else f", pac_confidence {float(self.pac_confidence):g}"
         bound = "" if self.mixture_bound is None else f", mixture_bound {float(self.mixture_bound):g}"
-        always = " at all looks" * self.time_uniform
+        always = ", time_uniform" * self.time_uniform
         return f"mixture {self.mixture}{bound}, rank_rule {self.rank_rule}{sure}{always}"
 
     @property
@@ -943,8 +943,8 @@ class _TimeUniform(Demand):
         extra = any(n and not share for n, share in kinds)
         if extra or len({n / share for n, share in kinds if share}) > 1:
             raise ValueError(
-                "a confidence at all looks is proven for looks at which every device has contributed scores in "
-                f"proportion to its share of new examples, got {', '.join(str(n) for n, _ in kinds)} scores"
+                "time_uniform needs numbers of scores in proportion to the shares of the devices among new examples, "
+                f"got {', '.join(str(n) for n, _ in kinds)} scores"
             )
         base = sum((share * count for (_, share), count in zip(kinds, counts, strict=True)), Fraction(0))
         n = sum(n * count for (n, _), count in zip(kinds, counts, strict=True))

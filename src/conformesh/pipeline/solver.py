@@ -183,7 +183,7 @@ REFUSALS: tuple[_Refusal, ...] = (
         "non-monotone losses x groups",
         lambda g, r, k: bool(r.testing) and (g.groups is not None or r.group_rule is not None),
         "groups do not go with monotone=False: which part of a group's new examples comes from which device is "
-        "unknown, so how many items of a group there are is itself a draw",
+        "unknown, so the number of items of a group is random",
         "leave groups out, or call control once for each group, with its items alone and an equal part of "
         "1 - pac_confidence",
     ),
@@ -256,16 +256,16 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "time_uniform x sizes or paper",
         lambda g, r, k: g.time_uniform and k > 1 and g.mixture.kind in ("sizes", "paper"),
-        "time_uniform needs a mixture that is fixed in advance: where shares follow the numbers of scores they change "
-        "from look to look, and with them the quantile that all looks are compared with",
-        "use mixture='equal' or a dict with the share of each device, or time_uniform=False for one calibration that "
-        "was chosen in advance",
+        "time_uniform needs a mixture that is fixed in advance: with this mixture the shares follow the numbers of "
+        "scores, so they change while scores arrive, and with them the quantile that the proof is about",
+        "use mixture='equal' or a dict with the share of each device, or time_uniform=False for one calibration at a "
+        "time chosen in advance",
     ),
     _Refusal(
         "time_uniform x groups",
         lambda g, r, k: g.time_uniform and (g.groups is not None or r.group_rule is not None),
-        "time_uniform and groups do not go together: a device has a random number of rows of each group, so that "
-        "looks are not in proportion to fixed shares, and groups that appear later would change how the probability "
+        "time_uniform and groups do not go together: a device has a random number of rows of each group, so their "
+        "numbers are not in proportion to fixed shares, and groups that appear later would change how the probability "
         "of failure is divided among them",
         "leave groups out, or calibrate each group on its own, with shares for new examples of this group",
     ),
@@ -274,14 +274,14 @@ REFUSALS: tuple[_Refusal, ...] = (
         lambda g, r, k: g.time_uniform and r.mesh_mode == "asynchronous",
         "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the devices "
         "that have reported so far",
-        "use mode 'rounds', or time_uniform=False for one calibration that was chosen in advance",
+        "use mode 'rounds', or time_uniform=False for one calibration at a time chosen in advance",
     ),
     _Refusal(
         "time_uniform x private methods",
         lambda g, r, k: g.time_uniform and get_method(r.method).private,
-        "time_uniform counts as many first rows of each device as the one with the fewest allows, and a private method "
-        "must not tell how many rows a device has",
-        "use method 'e-dcp', or time_uniform=False for one calibration that was chosen in advance",
+        "with time_uniform the device with the fewest rows limits how many rows of the others count, and a private "
+        "method must not reveal how many rows a device has",
+        "use method 'e-dcp', or time_uniform=False for one calibration at a time chosen in advance",
     ),
     _Refusal(
         "sides x losses",
@@ -358,8 +358,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "adapt x weights, centres or sides",
         lambda g, r, k: _adapts_with(g, g.weighting, g.centres, g.sides),
-        "a device that predicts with adapted scores counts its own rows again with the new one among them, and this "
-        "count is made for rows that weigh alike and one score each",
+        "adapted scores are proven for one score per row, and for rows of a device that all have the same weight",
         "leave adapt out, or the weights, centres or sides",
     ),
     _Refusal(
@@ -377,13 +376,13 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "adapt x ghost",
         lambda g, r, k: g.adapt is not None and g.rank_rule == "ghost",
-        "adapted scores have a rank of their own, without room for an exchange, and no imagined scores",
+        "adapted scores have their own required rank, without imagined scores",
         "use rank_rule='auto'",
     ),
     _Refusal(
         "adapt x epsilon",
         lambda g, r, k: g.adapt is not None and _has_epsilon(r),
-        "one record changes up to as many adapted scores as its device has rows, so that noise for one score does not "
+        "one record changes up to as many adapted scores as its device has rows, so noise for one score does not "
         "hide it",
         "leave epsilon out, or adapt",
     ),
@@ -396,9 +395,9 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "adapt with a full window x p-dcp",
         lambda g, r, k: g.adapt is not None and get_method(r.method).private and g.adapt.has_full_window,
-        "a full window is as wide as the rows of the largest device, whose number p-dcp hides",
-        "give a number, such as adapt.Prior(window=16); twice the most rows that a device may have, and 8 more, decide "
-        "as much as a full window",
+        "a full window is as wide as the number of rows of the largest device, which p-dcp hides",
+        "give a number, such as adapt.Prior(window=16); with 8 more than twice the largest possible number of rows of "
+        "a device a window decides as much as a full one",
     ),
     _Refusal(
         "adapt x faults",
@@ -416,7 +415,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "adapt x online",
         lambda g, r, k: g.adapt is not None and r.online,
-        "online learning moves one threshold, and adapted scores have a limit of their own for every label",
+        "online learning adjusts one threshold, and with adapted scores there is no common threshold",
         "leave [online] out, or adapt",
     ),
     _Refusal(
@@ -443,8 +442,8 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "unknown mixtures x weights, centres or losses",
         lambda g, r, k: _has_unknown_mixture(g) and _any_given(g.weighting, g.centres, g.loss),
-        "a guarantee for mixtures that are not known is proven for scores that a device counts alike, and a shift, a "
-        "centre or a loss gives each of them a weight",
+        "a guarantee for mixtures that are not known is proven for scores of a device that all have the same weight, "
+        "and with a shift, a centre or a loss they do not",
         "use a mixture by name or by shares, or calibrate each device on its own as a network of one device",
     ),
     _Refusal(
@@ -463,15 +462,15 @@ REFUSALS: tuple[_Refusal, ...] = (
     _Refusal(
         "mixture_bound x own or any",
         lambda g, r, k: g.mixture.bound is not None and g.mixture.kind in DEVICE_MIXTURES,
-        "mixture_bound says how far shares may be from those of a mixture, and mixture 'own' or 'any' names no shares: "
+        "mixture_bound bounds the shares of devices relative to a mixture, and mixture 'own' or 'any' has no shares: "
         "each device is covered by itself, and so is every mixture of devices",
         "leave mixture_bound out, or name a mixture such as 'sizes'",
     ),
     _Refusal(
         "adapt x any or mixture_bound",
         lambda g, r, k: g.adapt is not None and _has_unknown_mixture(g) and g.mixture.kind != OWN,
-        "with adapted scores each device counts its own examples with the new one among them, and a guarantee for many "
-        "mixtures is proven for one threshold that all devices share",
+        "a guarantee for many mixtures is proven for one threshold that all devices share, and with adapted scores "
+        "there is none",
         "use mixture='own', which covers each device by itself and so every mixture of them",
     ),
     _Refusal(

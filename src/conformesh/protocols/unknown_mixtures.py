@@ -193,7 +193,7 @@ class _Problem:
         high = _first(keys, lambda key: self.mixtures.is_reached([points.least(key) for points in told]))
         low = _first(keys, lambda key: self.mixtures.is_reached([points.most(key) for points in told]))
         if high == len(keys):
-            raise ValueError("devices told fewer scores than they hold, or their scores have changed during the run")
+            raise ValueError("a device sent fewer scores than it has, or its scores changed during the run")
         found = int(keys[high])
         self.window = _Window(self.trial, int(keys[low - 1]) if low else self.window.low, found)
         if all(points.complete for points in told):

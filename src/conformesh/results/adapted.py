@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 # Scores of candidates that are computed at once: bounds memory to some 10 MB.
 _CELLS_AT_ONCE = 2**20
-_UNSEEN = "adapted sets rarely hold them. Coverage holds on average over all classes; evaluate(...) reports it by class"
+_UNSEEN = (
+    "its adapted sets rarely contain them. Coverage holds on average over classes; evaluate(...) reports each class"
+)
 
 
 class _Choice(NamedTuple):

@@ -93,9 +93,9 @@ def check_digest(facts: AdaptedFacts, device: str, rows: DeviceRows) -> None:
     """Refuse rows that are not those of the calibration."""
     if rows.digest != facts.digests.get(device):
         raise ValueError(
-            f"device {device}: these are not the rows that it calibrated with, in the same order (their digest differs "
-            f"from the recorded one, {facts.digests.get(device, '')[:12]}...); give the same outputs, labels and "
-            "groups, or calibrate again"
+            f"device {device}: these are not the rows that it calibrated with, or they are in another order (their "
+            f"hash differs from the recorded one, {facts.digests.get(device, '')[:12]}...); give the same outputs, "
+            "labels and groups, or calibrate again"
         )
 
 
@@ -104,7 +104,6 @@ def unknown_device_error(device: object, facts: AdaptedFacts) -> ValueError:
     known: Mapping[str, int] = facts.hidden
     names = ", ".join([*known][:8]) + (", ..." if len(known) > 8 else "")
     return ValueError(
-        f"device {device!r} took no part in this calibration ({names} did). Its rows are not among the shared scores, "
-        "so that nothing is guaranteed for it: it must wait for the next calibration, and uses its own rows from then "
-        "on"
+        f"device {device!r} took no part in this calibration ({names} did), so there is no guarantee for it; include "
+        "its rows in the next calibration"
     )

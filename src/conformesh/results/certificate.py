@@ -224,8 +224,8 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def _probability(self) -> str:
-        looks = "at all looks together, " if self.time_uniform else ""
-        return f"with probability {self.pac_confidence or 0:g} {looks}over the draw of the scores"
+        looks = " for all calibrations together," if self.time_uniform else ""
+        return f"with probability {self.pac_confidence or 0:g}{looks} over the draw of the scores"
 
     @property
     def _short_in_words(self) -> str:

@@ -522,8 +522,8 @@ class Result(
         if data is None:
             if name not in self.rows:
                 raise ValueError(
-                    f"this result holds no rows of device {name}: give them, on({name!r}, (outputs, labels)), the same "
-                    "rows in the same order as in calibration"
+                    f"this result contains no rows of device {name}; give its calibration rows in the same order, "
+                    f"on({name!r}, (outputs, labels))"
                 )
             return DevicePredictor(self, name, self.rows[name])
         if frame_columns(data) is not None:
@@ -541,8 +541,8 @@ class Result(
     def _refuse_one_threshold(self) -> None:
         if self.guarantee.adapt is not None:
             raise ValueError(
-                "adapted scores have no threshold for new rows: how many scores lie below a label depends on the rows "
-                "of its device; use on(device).predict(outputs)"
+                "adapted scores have no common threshold: the largest score that belongs to a set depends on the rows "
+                "of the device; use on(device).predict(outputs)"
             )
 
     def with_rows(
@@ -591,7 +591,7 @@ class Result(
             device = self.device_ids[0]
         if device is None:
             raise ValueError(
-                "adapted scores belong to a device: say with device= where new rows come from, a name or one for each "
+                "predictions with adapted scores need the device of each row; give device=, a name or one for each "
                 "row, or use result.on(name).predict(outputs)"
             )
         for name, value in (("weight", rows.weight), ("inputs", rows.inputs)):

@@ -119,7 +119,7 @@ def _short_look(result: Result, answer: Answer) -> str:
     needed = -(-least_scores(answer.alpha, 1 - confidence) // step) * step
     have = f"{answer.examples:,} of {answer.examples + result.options.get('unused_rows', 0):,} count"
     return (
-        f"alpha={float(answer.alpha):g} with pac_confidence={float(confidence):g} at all looks needs at least "
+        f"alpha={float(answer.alpha):g} with pac_confidence={float(confidence):g} and time_uniform needs at least "
         f"{needed:,} scores, from every device in proportion to its share, and {have}: the threshold is +inf and every "
         "prediction set holds all labels; wait for more scores, or use a larger alpha"
     )

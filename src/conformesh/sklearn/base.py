@@ -264,8 +264,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         named = as_score(self.nonconformity)
         if named is not None and named.name not in (fitting := _READ_BY_ADAPTED[self.task]):
             raise ValueError(
-                f"{who}: adapt has a score of its own; leave nonconformity={self.nonconformity!r} out"
-                + ("" if len(fitting) == 1 else f", or set {fitting[1]!r}, whose scales are adapted to")
+                f"{who}: adapted scores replace the score; leave nonconformity={self.nonconformity!r} out"
+                + ("" if len(fitting) == 1 else f", or set {fitting[1]!r}, whose scales are used")
             )
         return found
 
@@ -361,7 +361,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             raise ValueError(f"{name} needs sample_weight=, one per row: thresholds are for weights of new rows")
         rows = self._rows(name, X, y, **columns, needs_inputs=is_local or callable(columns["weight"]))
         if result.guarantee.adapt is not None and rows.owners is None and result.devices > 1:
-            raise ValueError(f"{name} needs devices=, the device of each row: adapted scores belong to a device")
+            raise ValueError(f"{name} needs devices=, the device of each row, because scores adapt to the device")
         weight = rows.weight(rows.inputs) if callable(rows.weight) else rows.weight
         inputs = rows.inputs if is_local or not callable(rows.weight) else None
         given = {"device": rows.owners, "groups": rows.groups, "weight": weight, "inputs": inputs}

@@ -48,7 +48,7 @@ class Even(Adaptation):
     window: Any = 16
 
     name: ClassVar[str] = "even"
-    summary: ClassVar[str] = "ranks among a device's own scores, which evens out coverage between devices"
+    summary: ClassVar[str] = "ranks scores within each device, so that coverage differs less between devices"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     predictions_reveal: ClassVar[str] = "the distribution of its own scores, and what its base has learned"
 

@@ -65,7 +65,7 @@ class Prior(Adaptation):
     window: Any = 16
 
     name: ClassVar[str] = "prior"
-    summary: ClassVar[str] = "probabilities corrected by the labels that a device has had"
+    summary: ClassVar[str] = "corrects probabilities by the label frequencies of each device"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     predictions_reveal: ClassVar[str] = (
         "which labels its rows have, and about how often: sets rarely hold labels that it never had"

@@ -63,7 +63,7 @@ class Scale(Adaptation):
     window: Any = 16
 
     name: ClassVar[str] = "scale"
-    summary: ClassVar[str] = "residuals relative to a device's own bias and scale"
+    summary: ClassVar[str] = "corrects residuals by the bias and scale of each device"
     predictions_reveal: ClassVar[str] = (
         "the bias of its residuals (the middle of every interval) and their scale (the width)"
     )
