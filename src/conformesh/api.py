@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
 from conformesh.common.arrays import as_array, frame_columns
-from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.names import list_names, natural_order, unknown_name
 from conformesh.common.notes import emit_note
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
@@ -37,18 +37,19 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.methods import METHODS, check_keywords
-from conformesh.pipeline.lambda_tests import RISK, Grid, certify_lambdas
 from conformesh.pipeline.networks import as_network, read_network
 from conformesh.pipeline.shift import make_weighting
 from conformesh.pipeline.solver import MethodRun, refuse_unproven, solve
 from conformesh.protocols.faults import Faults, make_faults
-from conformesh.results.lambda_tests import LambdaTests
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
-from conformesh.scores.adapt import Adaptation, Even, as_adaptation
 from conformesh.scores.centres import Centres
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.table import Table, argument_or_own
+
+if TYPE_CHECKING:
+    from conformesh.results.lambda_tests import LambdaTests
+    from conformesh.scores.adapt import Adaptation
 
 
 @fail_together
@@ -440,6 +441,8 @@ def control(
                 "monotone=False needs pac_confidence=, the probability over the calibration data that all certified "
                 "lambdas keep the risk, such as pac_confidence=0.9"
             )
+        from conformesh.pipeline.lambda_tests import Grid, certify_lambdas  # which few programs need
+
         _refuse_other_level(guarantee.loss, guarantee.alphas)
         network, ids = read_network(network, engine)
         return certify_lambdas(
@@ -499,6 +502,8 @@ def _risks(given: Any, monotone: bool, exact: Callable[[Any], Fraction]) -> dict
             f"monotone=False certifies lambdas for one level of a risk, got {len(levels)}; call control for each with "
             "an equal part of 1 - pac_confidence, or give a dict for several risks at once"
         )
+    from conformesh.pipeline.lambda_tests import RISK
+
     return {RISK: levels[0]}
 
 
@@ -524,8 +529,10 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
     With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction of a
     cold start; the result is exact either way. Other methods, and results with several answers, start anew. What
     belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again. `options` replace those of the
-    earlier result.
+    earlier result. With `time_uniform` the devices, the mixture, levels, sides and pac_confidence must stay the same.
     """
+    from conformesh.results.lambda_tests import LambdaTests
+
     if isinstance(result, LambdaTests):
         raise TypeError("tests of lambdas have no threshold to start from; call control(..., monotone=False) again")
     if result.method not in METHODS:  # a file is read without knowing which methods there are
@@ -557,7 +564,26 @@ def update(result: Result | LambdaTests, data: Any, network: Network | str | Any
     same |= {"score": result.score, "classes": result.classes}
     if guarantee.adapt is not None:
         same["adapt"] = guarantee.adapt
-    return calibrate(data, network, levels, result.method, **{**same, **options})
+    found = calibrate(data, network, levels, result.method, **{**same, **options})
+    _refuse_other_looks(result, found)
+    return found
+
+
+def _refuse_other_looks(first: Result, found: Result) -> None:
+    """Refuse a calibration with another guarantee than the first one, if pac_confidence holds for all together."""
+    if not (first.guarantee.time_uniform and found.guarantee.time_uniform):
+        return
+    if {*found.device_ids} != {*first.device_ids}:
+        before, now = (list_names(natural_order(result.device_ids)) for result in (first, found))
+        what = f"devices changed from {before} to {now}"
+    elif found.guarantee != first.guarantee:
+        what = "the mixture, levels, sides or pac_confidence changed"
+    else:
+        return
+    raise ValueError(
+        "time_uniform holds for calibrations with the same mixture of the same devices, the same levels, sides and "
+        f"pac_confidence, and {what}; call calibrate, which starts a new series with a pac_confidence of its own"
+    )
 
 
 def _require_rows(guarantee: Guarantee, given: Mapping[str, Any]) -> None:
@@ -655,6 +681,10 @@ def _inputs(inputs: Any, centres: Any, weight: Any, data: Any) -> Any:
 
 def _adaptation(given: Any, data: Any, roles: ColumnRoles) -> Adaptation | None:
     """Return how scores adapt; where an adaptation is for both tasks, the outputs say which one it is."""
+    if given is None:
+        return None
+    from conformesh.scores.adapt import Even, as_adaptation  # which programs without adapt do not need
+
     found = as_adaptation(given)
     if not isinstance(found, Even):
         return found

@@ -319,7 +319,7 @@ def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         (("--share-column", "shares"), "needs a column 'shares'"),
         (("--mixture", "shares"), "--mixture must be sizes, paper, equal, "),
         (("--mixture", "equal", "--share-column", "share"), "--mixture equal names no shares"),
-        (("--mixture-bound", "0.5"), "mixture_bound must be a number of at least 1"),
+        (("--mixture-bound", "0.5"), "mixture_bound must be a finite number of at least 1"),
         (("--mixture-bound", "2", "--mixture", "any"), "leave mixture_bound out"),
         (("--rank-rule", "rank"), "unknown rank rule 'rank'"),
         (("--pac-confidence", "sure"), "pac_confidence must be a number"),

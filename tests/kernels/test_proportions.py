@@ -29,6 +29,14 @@ def test_p_values_are_exact(nominal):
             assert shortfall_p_values([k], [n], float(nominal))[0] == pytest.approx(float(below), rel=1e-9)
 
 
+def test_p_values_of_very_many_rows_keep_their_digits():
+    """Ten million rows, in the middle and far out, beside SciPy's distribution (Boost)."""
+    for n in (10**5, 10**7):
+        for deviations in (0, -2, -5):
+            k = int(n * 0.9 + deviations * (n * 0.09) ** 0.5)
+            assert shortfall_p_values([k], [n], 0.9)[0] == pytest.approx(binom.cdf(k, n, 0.9), rel=1e-9)
+
+
 def test_holm_is_closed_testing_with_bonferroni():
     """A hypothesis falls if every set that contains it has a p-value of at most error / size."""
     rng = np.random.default_rng(3)

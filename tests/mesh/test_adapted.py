@@ -50,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "i
 PRIOR = {"adapt": "prior", "output_columns": CLASSES}
 
 
-def written(folder, k, outputs=None, labels=None):
+def written(folder, k, outputs=None, labels=None, file="scores.csv"):
     """Write the labelled outputs of a device, with groups and a column that nobody reads."""
     outputs, labels = OUTPUTS[k] if outputs is None else outputs, LABELS[k] if labels is None else labels
     rows = [
@@ -60,7 +60,7 @@ def written(folder, k, outputs=None, labels=None):
     draft = folder / "scores.new"
     draft.write_text("\n".join(["note,label," + ",".join(CLASSES) + ",age", *rows]) + "\n")
     long_ago(draft)
-    draft.replace(folder / "scores.csv")
+    draft.replace(folder / file)
 
 
 def made(root, **changes):
@@ -145,6 +145,10 @@ def test_private_devices_end_as_the_simulator_does(tmp_path):
     changed = Mesh(tmp_path / "m", scores, network=NETWORK)
     changed.scores = [*scores[:3], LocalScores(np.empty(0), rows=DeviceRows(rows[3].bag.take(slice(1, None))))]
     assert "the scores of this device have changed since an exact private run" in str(changed.play()[3].error)
+    written(mesh.folders[0], 0)
+    output = call("mesh", "put-scores", mesh.folders[0] / "scores.csv", mesh.folders[0])
+    assert "put 60 labelled rows of device-00" in output
+    assert "which is refused if the device has taken part with other rows" in output
 
 
 def test_private_devices_end_alike_after_lost_frames_and_a_crash_and_not_without_a_device(tmp_path):
@@ -185,6 +189,18 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     assert any("scores adapted by prior" in finding.text for finding in examine_folder(folder))
 
 
+def test_the_base_of_even_has_options_in_the_file_of_a_device(tmp_path):
+    options = {"base": {"name": "prior", "strength": [1.0, float("inf")], "temperature": 1.5}, "strength": 5}
+    folders = made(tmp_path / "m", adapt="even", adapt_options=options)
+    one = read_device(folders[0])
+    base = adapt.Prior(strength=(1.0, np.inf), temperature=1.5)
+    assert one.adaptation == adapt.Even(base=base, strength=5)
+    assert one.agreement()["adapt"] != config(adapt="even", output_columns=CLASSES).agreement()["adapt"]
+    found = ended(folders)
+    right = simulated(folders, found, adapt=adapt.Even(base=base, strength=5))
+    assert np.array_equal(found[0].on(NAMES[0]).predict(NEW), right.on(NAMES[0]).predict(NEW))
+
+
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +214,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
             "a full window is as wide as the number of rows of the largest",
         ),
         ({"method": "p-dcp", "options": {"epsilon": 1.0}}, "one record changes up to as many adapted scores"),
+        ({"method": "p-dcp", "mixture": "equal"}, "p-dcp does not support mixture 'equal' by exact sums"),
         ({"online": {"learning": 0.1, "local": 0.1, "bound": 1.0}}, "online learning adjusts one threshold"),
         ({"method": "h-dcp"}, "use method 'e-dcp'"),
         ({"lower_share": "0.5"}, "leave adapt out, or the weights, centres or sides"),
@@ -213,6 +230,7 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
             {"output_columns": ()},
             "must name the classes, at least two, in the order of the columns of outputs, got none",
         ),
+        ({"adapt": "even", "output_columns": ()}, "got none; for regression it must be 'prediction'"),
         ({"output_columns": ("cat", "cat")}, "different names"),
         ({"adapt": "scale"}, "is for regression: scores.output_columns must be 'prediction'"),
     ],
@@ -310,7 +328,8 @@ def test_init_spreads_a_file_of_labelled_outputs(tmp_path, kind):
         "mesh", "init", root, "--adapt", kind, "--adapt-option", "window=8", "--scores", source, "--insecure",
         "--network", "complete", "--base-port", free_ports(3),
     )  # fmt: skip
-    assert "40 spread over the folders" in output
+    assert "rows: 40 spread over the folders" in output
+    assert ("outputs: cat, dog" if kind == "prior" else "outputs: prediction, scale") in output
     for name in names:
         one = read_device(root / name)
         assert one.adaptation.window == 8
@@ -327,6 +346,35 @@ def test_init_spreads_a_file_of_labelled_outputs(tmp_path, kind):
     mine = tmp_path / "mine.csv"
     mine.write_text(head.removeprefix("device,") + "\n" + ",".join(map(str, cells[0])) + "\n")
     assert json.loads(call("mesh", "put-scores", mine, root / names[0], "--json"))["scores"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "words"),
+    [
+        (
+            "device,label,cat,dog,age\na,cat,0.5,0.5,young\nb,dog,0.5,0.5,old\n",
+            (),
+            "taken to be cat, dog, age; name them",
+        ),
+        ("device,label,cat,dog,age\na,cat,0.5,0.5,30\nb,dog,0.5,0.5,40\n", (), "taken to be cat, dog, age; name them"),
+        ("clinic,label,cat,dog\na,cat,0.5,0.5\n", (), "needs a column 'device' with the device of each row"),
+        ("device,label,cat,dog\na,cat,0.5,0.5\nb,cow,0.5,0.5\n", (), "unknown label 'cow'"),
+        ("device,label,cat,dog\na,cat,1,0\nb,dog,1,0\n", ("scores.label_column=truth",), "it lacks 'truth'"),
+        (
+            "device,label,cat,dog,age\na,cat,1,0,old\nb,dog,1,0,teen\n",
+            ("guarantee.groups=old,young", "scores.group_column=age"),
+            "column 'age': unknown group 'teen'; known: old, young",
+        ),
+    ],
+)
+def test_init_with_a_file_that_does_not_fit_makes_no_folder(tmp_path, rows, more, words):
+    source = tmp_path / "rows.csv"
+    source.write_text(rows)
+    given = ["mesh", "init", tmp_path / "m", "--adapt", "prior", "--scores", source, "--insecure", "--network", "chain"]
+    done = CliRunner().invoke(app, [*map(str, given), *(f"--set={one}" for one in more)])
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not (tmp_path / "m").exists()
 
 
 def test_init_without_a_file_says_what_one_has(tmp_path):
@@ -370,7 +418,8 @@ BAD_BODIES = [
     (OUTPUTS_OF % "[[0.5, 0.5]]", "outputs must have 3 columns, one for each class as in calibration, got 2"),
     (OUTPUTS_OF % "[[0.5, 0.25, 0.25, 0]]", "outputs must have 3 columns"),
     (OUTPUTS_OF % "[0.5, 0.25, 0.25]", "row"),
-    (OUTPUTS_OF % "[[0.5, 0.5, 0.5]]", "sum"),
+    (OUTPUTS_OF % "[[0.5, 0.5, 0.5]]", "these look like logits or unnormalised weights: apply softmax"),
+    (OUTPUTS_OF % "[[5, 1, 1]]", "these look like logits: apply softmax"),
     (OUTPUTS_OF % "[[0.5, null, 0.5]]", "numbers only"),
     (OUTPUTS_OF % "[[0.5, 0.5], [1]]", "rows of equal length"),
     (OUTPUTS_OF % "[[NaN, 1, 0]]", "JSON has no NaN"),
@@ -420,7 +469,7 @@ def test_before_the_first_run_a_device_waits_for_it(results):
         with serving(node, read_rows=lambda: None) as service:
             status, answer = asked(service, "POST", "/predict", body, JSON)
             assert status == 503
-            assert "its rows are not among the shared ones: it predicts after its first run" in answer["error"]
+            assert "its rows are not among the shared ones: wait for its first run" in answer["error"]
 
 
 def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
@@ -431,7 +480,7 @@ def test_after_a_start_the_rows_are_read_again_and_must_be_the_same(results):
     with serving(node_with(restored), read_rows=lambda: held[0]) as service:
         status, answer = asked(service, "POST", "/predict", body, JSON)
         assert status == 503
-        assert "the labelled outputs of this device are not read" in answer["error"]
+        assert "the labelled outputs of this device cannot be read" in answer["error"]
         held[0] = read_local_scores(read_device(folders[1])).rows
         status, answer = asked(service, "POST", "/predict", body, JSON)
         assert status == 503
@@ -502,11 +551,13 @@ def test_a_node_reports_its_own_coverage_of_labelled_examples(results, kind):
             ({"labels": [0], "outputs": [[1, 0, 0], [0, 1, 0]]}, "one label for each of 2 rows"),
             ({"labels": [3], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
             ({"labels": [0.5], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
+            ({"labels": [1e400], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
             ({"labels": [True], "outputs": [[1, 0, 0]]}, "from 0 to 2"),
             ({"labels": ["bird"], "outputs": [[1, 0, 0]]}, "label"),
             ({"labels": [0], "outputs": [[1, 0, 0]], "as_names": True}, "unknown field 'as_names'"),
         ):
-            status, refused = asked(service, "POST", "/evaluate", json.dumps(wrong), JSON)
+            sent = json.dumps(wrong).replace("Infinity", "1e400")
+            status, refused = asked(service, "POST", "/evaluate", sent, JSON)
             assert (status, words in refused["error"]) == (400, True), (wrong, refused)
         assert asked(service, "GET", "/status")[1]["coverage"] == [expected]
         node.certify(found[0] if kind == "adapted" else plain, run=4)
@@ -592,6 +643,8 @@ def test_nodes_predict_after_a_run_after_a_start_and_not_with_other_rows():
             stack.enter_context(staying_up(folders[0]))
             wait_for((folders[0] / "node.sock").exists)
             wait_for(lambda: "are not those that it calibrated with" in refused(clients[0]))
+            wait_for(lambda: "are not those that it calibrated with" in str(clients[0].health()["reasons"]))
+            assert not clients[0].health()["healthy"]
             stack.enter_context(staying_up(folders[1]))
             after(clients, run)
             again = clients[0].calibration().on(NAMES[0], (OUTPUTS[0][::-1], LABELS[0][::-1]))
@@ -610,12 +663,12 @@ def test_a_device_that_joins_waits_for_the_next_run():
         run, _ = after(clients, 0)
         before = clients[0].predict(NEW)
         joiner = add_device(root / "m", "joiner", [NAMES[0]], settled=1)
-        assert (joiner / "scores.csv").read_text() == "device,label,cat,dog,fish\n"
-        written(joiner, 3)
+        assert (joiner / "outputs.csv").read_text() == "device,label,cat,dog,fish\n"
+        written(joiner, 3, file="outputs.csv")
         stack.enter_context(process(joiner))
         new = Client(joiner)
         wait_for((joiner / "node.sock").exists)
-        with pytest.raises(NodeError, match="it predicts after its first run") as refused:
+        with pytest.raises(NodeError, match="wait for its first run") as refused:
             new.predict(NEW)
         assert refused.value.status == 503
         assert np.array_equal(clients[0].predict(NEW), before)

@@ -137,7 +137,7 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"mixture": "given", "shares": {"device-00": "1"}}, "no share is given for device 'device-01'"),
         ({"rank_rule": "goust"}, "unknown rank rule 'goust', did you mean 'ghost'"),
         ({"pac_confidence": "2"}, "pac_confidence must lie strictly between 0 and 1"),
-        ({"pac_confidence": "0.95"}, "scores change; guarantee.time_uniform = false (--no-time-uniform) leaves it out"),
+        ({"pac_confidence": "0.95"}, "those of mixture 'sizes' follow the numbers of scores: choose mixture 'equal'"),
         ({"time_uniform": True}, "time_uniform=True needs pac_confidence"),
         (
             {"pac_confidence": "0.95", "mixture": "equal", "mode": "asynchronous"},

@@ -3,18 +3,25 @@
 Each device has its own rows, the map and the configuration. What others hide and the digests of their rows stay there.
 """
 
+from fractions import Fraction
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from conformesh import Network, adapt, api, calibrate
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, Pause, run_loopback
+from conformesh.peer.settings import PeerError
+from conformesh.pipeline import adapted
 from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.solver import solve, solve_on_device
+from conformesh.protocols.block import Block
 from conformesh.results.result import Result
+from conformesh.results.window import Window
 from tests.campaigns import campaign_seeds
 from tests.peer.devices import LIMIT, without
 
@@ -223,6 +230,112 @@ def test_survivors_share_windows_of_their_own():
     # The configuration of the devices names the shares of all, and their rows are those of before.
     found = results_of_devices(result, table, run, rest)
     assert_same(right, found, left)
+
+
+def changed(rng, body):
+    """Return another body of the same length: one bit, or all from some byte on."""
+    found = bytearray(body)
+    at = int(rng.integers(len(found)))
+    if rng.random() < 0.5:
+        found[at] ^= 1 << int(rng.integers(8))
+    else:
+        found[at:] = bytes([int(rng.integers(256))]) * (len(found) - at)
+    return bytes(found)
+
+
+def run_with_a_changed_frame(seed):
+    """Play devices of which one sends changed frames in some round; return the others, and the simulator's result."""
+    rng = np.random.default_rng([33, seed])
+    network = NETWORKS[seed % 3]
+    fixed = adapt.Prior(strength=4, temperature=1, window="full")
+    made, method = ((adapt.Prior(), "e-dcp"), (fixed, "e-dcp"), (adapt.Even(), "p-dcp"))[seed % 3]
+    data = rows_of(network, "classification", seed)
+    result, table, run = simulated(data, network, [0.1, 0.3], method=method, adapt=made, rng=seed)
+    bad, when, sent = int(rng.choice([network.centre, 0])), int(rng.integers(result.cost.rounds + 2)), {}
+
+    class Receiver(Device):
+        def receive(self, body, sender, now):
+            frame = frames.decode_frame(body)
+            if sender == bad and frame.kind == frames.DATA and frame.round == when and len(frame.body) > 1:
+                known = sent.setdefault(frame.round, changed(rng, frame.body))  # repeated frames are the same
+                body = frames.encode_frame(frame._replace(body=known))
+            super().receive(body, sender, now)
+
+    def start(k, journal):
+        make = lambda net, row: solve_on_device(net, row, table.take([k]), result.guarantee, run)  # noqa: E731
+        return Receiver(PeerSetup(k, network, {}, make, journal, scores=str(k)))
+
+    played = run_loopback(network, start, LinkFaults(), rng, limit=LIMIT)
+    return [device for k, device in enumerate(played.devices) if k != bad], result, method
+
+
+def test_changed_frames_end_a_run_in_words_or_change_nothing():
+    """What a device sends is checked against the rows of the others: no window contradicts scores of a device."""
+    refused = equal = 0
+    for seed in range(24):
+        devices, result, method = run_with_a_changed_frame(seed)
+        right = [window for answer in result.answers for window in answer.windows]
+        for device in devices:
+            if device.error is not None:
+                assert isinstance(device.error, PeerError), seed
+                refused += "do not fit" in str(device.error)
+                continue
+            windows = [window for row in device.result.windows for window in row]
+            equal += sorted(map(repr, windows)) == sorted(map(repr, right))
+            assert method == "p-dcp" or {w.total for w in windows} == {w.total for w in right}, seed
+    assert refused > 3
+    assert equal > 30
+
+
+def test_a_window_is_checked_against_the_scores_of_a_device():
+    """Less than it has up to a value, between two values or beyond the last, and a score between two values."""
+    network, scores = Network.chain(2), [0.1, 0.3, 0.3, 0.5, 0.9]
+    block = Block(network, np.array([1]), np.array([[20], [5]]), alphas=(Fraction(1, 10),))
+    samples = WeightedScores.from_flat(np.array(scores), [5], names=("1",))
+
+    def check(values, counts, total=25, exact=True):
+        below = counts[0] - 1 if len(counts) else 0
+        window = Window(np.array(values), np.array(counts, dtype=np.int64), below, total, 20)
+        adapted._check_windows(block, samples, [[window]], exact)
+
+    check([0.3, 0.4, 0.5, 0.6], [15, 16, 18, 19])
+    check([], [])
+    check([0.35, 0.7], [10, 12], exact=False)  # points of a grid
+    for wrong in (
+        ([0.3, 0.4, 0.5], [2, 16, 18]),
+        ([0.3, 0.4, 0.6], [15, 16, 18]),
+        ([0.1, 0.3, 0.5], [15, 16, 18]),
+        ([0.3, 0.4, 0.5], [15, 16, 18], 18),
+        ([0.2, 0.4], [3, 4], 25, False),
+    ):
+        with pytest.raises(ValueError, match="scores around the threshold do not fit the scores of device 1"):
+            check(*wrong)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_sums_over_devices_are_checked_against_those_of_a_device(masked):
+    def total(found):
+        def add_up(values, largest=None):
+            yield from ()
+            return np.array(found) if masked else np.repeat([found], len(values), axis=0)
+
+        return add_up
+
+    block = Block(Network.chain(2), np.array([1]), np.array([[20], [5]]))
+    own, bags = np.array([[7, 9]]), [adapt.Bag(np.zeros(5), np.zeros(5))]
+
+    def add_up(found):
+        sums = adapted._NetworkSums(block, "prior", 25, total(found) if masked else None)
+        sums._total = total(found)
+        steps = sums.add_up("losses", own, bags, 10)
+        with pytest.raises(StopIteration) as end:
+            next(steps)
+        return end.value.value.tolist()
+
+    assert add_up([7, 209]) == [7, 209]
+    for wrong in ([6, 20], [20, -5], *([] if masked else [[208, 20]])):  # 20 rows of others lose at most 200
+        with pytest.raises(ValueError, match="sums of losses over all devices do not fit those of"):
+            add_up(wrong)
 
 
 def test_a_planted_bug_in_one_device_is_noticed():

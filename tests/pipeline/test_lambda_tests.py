@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -10,15 +12,18 @@ import pytest
 from msgspec import structs
 
 from conformesh import CalibrationNote, LambdaTests, Network, TooFewScores, control, update
+from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import LOSS_UNITS
 from conformesh.kernels.tail_bounds import hoeffding_bentkus
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
+from conformesh.pipeline.lambda_tests import Grid, _check_agreement
+from conformesh.pipeline.solver import MethodRun
 from conformesh.protocols.aggregate import AGGREGATORS, sum_over_devices
 from conformesh.protocols.block import Block
-from conformesh.scores.losses import ErrorAmongAnswered, StepLosses, losses_in_units, ratio_losses
+from conformesh.scores.losses import ErrorAmongAnswered, StepLosses, ratio_losses, sums_of_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote")  # most of it certifies nothing
 GRID = [0.9, 0.7, 0.5, 0.3]
@@ -57,6 +62,26 @@ def test_sums_do_not_depend_on_the_order_of_items_and_devices():
     rng = np.random.default_rng(0)
     mixed = [rng.permutation(own) for own in given[::-1]]
     assert control(mixed, "star", 0.2, grid=GRID, **ASKED).risks["risk"].totals == right
+
+
+def test_sums_of_steps_are_those_of_their_losses_at_each_lambda():
+    """Steps that rise and fall, begin at -inf, lie on and off the grid, twice at one lambda; grids in any order."""
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        bound, points = float(rng.choice([1.0, 3.0])), np.array([-np.inf, 0.1, 0.25, 0.3, 0.5, 0.8, 2.0])
+        steps = StepLosses.of(
+            [
+                (np.sort(rng.choice(points, many)), rng.integers(0, 8, many) / 7 * bound)
+                for many in rng.integers(0, 6, rng.integers(0, 30))
+            ],
+            bound,
+        )
+        grid = rng.permutation([0.05, 0.1, 0.25, 0.4, 0.8, 5.0])[: rng.integers(1, 7)]
+        table = np.array([steps.at(lam) for lam in grid.tolist()]).T.reshape(len(steps), len(grid))
+        exact = np.array([[math.ceil(Fraction(round(7 * x / bound), 7) * LOSS_UNITS) for x in row] for row in table])
+        found = steps.sums(grid, LOSS_UNITS, "a device").tolist()
+        assert found == exact.reshape(table.shape).sum(axis=0).tolist()
+        assert found == sums_of_table(table, bound, LOSS_UNITS, "a device").tolist()
 
 
 @pytest.mark.parametrize("testing", ["fixed-sequence", "holm"])
@@ -203,6 +228,22 @@ def test_too_few_items_are_named():
     assert control(enough, "cycle", 0.1, grid=GRID, **ASKED).certified.all()
 
 
+def test_items_that_are_needed_depend_on_the_shares():
+    """With a tenth of the items a device has half of the mixture: so many items without any loss are just enough."""
+    asked = {"grid": [1.0], "mixture": {"a": 1, "b": 1}, **ASKED}
+
+    def failure(n):
+        return control({"a": np.zeros((n // 10, 1)), "b": np.zeros((n - n // 10, 1))}, None, 0.1, **asked).failure
+
+    words = failure(50)
+    enough = int(re.search(r"at least ([\d,]+) items are needed", words)[1])
+    assert enough > 22  # which items of equal weight need
+    assert failure(enough // 10 * 10 + 10) == ""
+    assert "even without any loss" in failure(enough // 10 * 10 - 10)
+    absent = control({"a": np.zeros((500, 1)), "b": np.zeros((0, 1))}, None, 0.1, **asked)
+    assert "devices without items have 0.5 of the mixture and may lose everything" in absent.failure
+
+
 def test_a_grid_that_begins_badly_is_named():
     given = good(3, 2, 1)
     with pytest.warns(CalibrationNote, match=r"stopped at its first lambda, 0.3, whose p-value is 1; begin with"):
@@ -224,6 +265,37 @@ def test_other_mixtures_weigh_devices():
     assert found.p_values[0] == hoeffding_bentkus(3, 4, 6, (Fraction(6, 10) * 16 - 4) / 24)
     assert found.mean_losses["risk"][0] == pytest.approx(0.5 * 0.125 + 0.25 * 0.5 + 0.25)
     assert control(given, "cycle", 0.2, mixture=shares, grid=[1], **ASKED).p_values[0] == 1.0  # c alone may lose more
+
+
+def test_weights_without_a_small_common_factor_are_rounded_up():
+    """Shares of large primes: no item counts less than its share, and p-values are no smaller than exact ones."""
+    rng = np.random.default_rng(4)
+    given = {name: rng.integers(0, 2, (n, 1)).astype(float) for name, n in (("a", 7), ("b", 11), ("c", 13), ("d", 5))}
+    shares = {"a": 1_000_003, "b": 999_983, "c": 37, "d": 0}
+    found = control(given, None, 0.7, mixture=shares, grid=[1], **ASKED)
+    each = [Fraction(share, len(given[name]) * sum(shares.values())) for name, share in shares.items()]
+    assert found.weights.items == 7 + 11 + 13  # d has no share
+    exact = sum(u * int(own.sum()) for u, own in zip(each, given.values(), strict=True))
+    total, heaviest = found.risks["risk"].totals[0], found.weights.heaviest
+    assert exact * found.weights.mass * LOSS_UNITS <= total < exact * found.weights.mass * LOSS_UNITS * (1 + 1e-4)
+    # Exact weights as parts of the heaviest: S = exact / max u, of 31 items, with the level 0.7 / (31 max u).
+    sum_of_terms, level = exact / max(each), Fraction(7, 10) / (31 * max(each))
+    least = hoeffding_bentkus(sum_of_terms.numerator, sum_of_terms.denominator, 31, level)
+    assert least <= found.p_values[0] <= least * 1.01
+    assert found.weights.mass / heaviest <= 1 / max(each)  # the level is rounded down
+
+
+def test_processes_that_ask_for_different_things_are_refused():
+    class Processes:
+        """An engine of two processes; the other one has computed another digest."""
+
+        def share(self, own):
+            return [own, "another"]
+
+    with pytest.raises(ValueError, match="all processes must give the same grid, risks, pac_confidence"):
+        _check_agreement(
+            Processes(), Grid.of([1, 2]), {"risk": Fraction(1, 10)}, Guarantee(alphas=(Fraction(1, 10),)), MethodRun()
+        )
 
 
 def test_a_column_of_a_frame_has_shares():
@@ -254,7 +326,7 @@ def test_every_device_of_a_loopback_run_has_the_simulators_totals(aggregate):
     given, network = tables(6), Network.of("erdos-renyi", 6, seed=1, p=0.5)
     right = control(given, network, 0.2, grid=GRID, aggregate=aggregate, **ASKED).risks["risk"].totals
     sizes = np.array([[len(own)] for own in given])
-    sums = [losses_in_units(own, 1.0, LOSS_UNITS).sum(axis=0) for own in given]
+    sums = [sums_of_table(own, 1.0, LOSS_UNITS, "a device") for own in given]
 
     def start(k, journal):
         def make(net, row):
@@ -419,7 +491,16 @@ BAD = {
     ),
     "NaN in a frame": (
         lambda: control(as_frame([np.full((2, 4), np.nan)] * 2), grid=GRID, **ASKED),
-        "device d0, item i0, lambda number 0 .* got nan",
+        "device d0, item i0, lambda 0.3: losses must lie between 0 and 1, got nan",
+    ),
+    "no losses at all": (lambda: control([None, [[1, 2]]], grid=[1, 2], **ASKED), "device 0: losses must be numbers"),
+    "steps that do not ascend": (
+        lambda: control([StepLosses.of([([0.7, 0.2], [0.0, 1.0])] * 100)], None, grid=[0.5], **ASKED),
+        "device 0, item 0: breakpoints must ascend, got 0.7 before 0.2",
+    ),
+    "a step at NaN": (
+        lambda: control([StepLosses.of([([np.nan, 0.2], [0.0, 1.0])] * 100)], None, grid=[0.5], **ASKED),
+        "device 0, item 0: lambda must be a number, got NaN",
     ),
     "no items": (lambda: control([[], []], grid=GRID, **ASKED), "at least one item, got none on any device"),
     "no devices": (lambda: control([], grid=GRID, **ASKED), "at least one device, got none"),
@@ -507,6 +588,10 @@ def test_a_saved_result_is_the_same_and_is_checked(tmp_path):
         (lambda r: r.__setitem__("testing", "mine"), "unknown testing 'mine'"),
         (lambda r: r.__setitem__("objective", [1.0]), "objective must have one number"),
         (lambda r: r.__setitem__("chosen", 1), "chosen must follow from the rest"),
+        (lambda r: r["loss"].__setitem__("level", 0.1), "loss.level must be the level of a risk, got 0.1"),
+        (lambda r: r["mixture"].__setitem__("bound", 2), "mixture must be one mixture of all devices"),
+        (lambda r: r["mixture"].__setitem__("kind", "any"), "mixture must be one mixture of all devices"),
+        (lambda r: r["mixture"].__setitem__("kind", "given"), "must have shares if it is 'given'"),
     ):
         broken = json.loads(json.dumps(raw))
         change(broken)

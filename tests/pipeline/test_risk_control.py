@@ -378,9 +378,15 @@ REFUSED = {
         r"as lambda grows. A price for the size of the set, and an error rate among answered examples only, do rise",
     ),
     "rises from its start": (StepLosses.of([([-np.inf, 1.0], [0.1, 0.2])]), "device 2, item 0: the loss rises"),
-    "too large": (StepLosses.of([([0, 1], [1.5, 0.0])]), "item 0: losses must lie between 0 and 1, got 1.5; .* bound="),
-    "negative": (StepLosses.of([([0, 1], [0.5, -0.1])]), "item 0: losses must lie between 0 and 1, got -0.1"),
-    "no number": (StepLosses.of([([0, 1], [0.5, np.nan])]), "item 0: losses must lie between 0 and 1, got nan"),
+    "too large": (
+        StepLosses.of([([0, 1], [1.5, 0.0])]),
+        "item 0, lambda 0: losses must lie between 0 and 1, got 1.5; .* bound=",
+    ),
+    "negative": (StepLosses.of([([0, 1], [0.5, -0.1])]), "item 0, lambda 1: losses must lie between 0 and 1, got -0.1"),
+    "no number": (
+        StepLosses.of([([0, 1], [0.5, np.nan])]),
+        "item 0, lambda 1: losses must lie between 0 and 1, got nan",
+    ),
     "no lambda": (StepLosses.of([([0, np.nan], [0.5, 0.1])]), "item 0: lambda must be a number, got NaN"),
     "not in order": (StepLosses.of([([1, 0], [0.5, 0.1])]), "item 0: breakpoints must ascend, got 1 before 0"),
     "no steps": ([0.1, 0.2], "device 2: losses must be StepLosses, or .breakpoints, values. for each item, got list"),

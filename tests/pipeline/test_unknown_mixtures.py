@@ -130,7 +130,7 @@ def walk(seed, rounds, many, steps):
 
 
 def test_theorem_unknown_mixtures_are_covered():
-    """480 tables: no mixture that a guarantee is about has a risk above alpha, and some come near it."""
+    """504 tables: no mixture that a guarantee is about has a risk above alpha, and some come near it."""
     tables, worst = walk(20261119, 24, 12, 3)
     assert tables == 24 * (12 + 9)
     assert min(worst.values()) > Fraction(3, 4), worst
@@ -444,6 +444,9 @@ def test_a_device_with_too_few_scores_is_named_with_the_reason():
         assert "too few scores: device b has 5" in str(result.certificate)
         assert "is +inf" in dict(result.facts())["too few scores"]
         assert (result.threshold_of("a") == math.inf) == (mixture == "any")
+        low = f"{result.threshold_of('a'):.6g}"
+        assert (f"thresholds {low} to inf on 3 devices" in repr(result)) == (mixture == "own")
+        assert (f"{low} to inf (one for each device" in dict(result.facts())["threshold"]) == (mixture == "own")
         with pytest.raises(TooFewScores):
             calibrate(SCORES, alpha=0.1, mixture=mixture, strict=True)
     with pytest.warns(TooFewScores, match="after 2 examples, all with one label, .* at least 0.325"):
@@ -500,6 +503,15 @@ def test_changed_files_are_refused():
         ("own", (*answer, "thresholds"), [0.9] * 4, "must be"),
         ("own", (*answer, "certificate", "short"), {"x": 3}, "short must name devices"),
         ("own", (*answer, "certificate", "required_rank"), 19, "required_rank"),
+        ("own", (*answer, "certificate", "required_rank"), [18, 18, 18, 4], "have 57 to 60 examples, got 63"),
+        ("own", (*answer, "certificate", "required_rank"), [19, 19, 19, 3], "device d with 3 examples must have"),
+        ("own", (*answer, "certificate", "short"), {"d": 4}, "device d with 4 examples must have another"),
+        ("own", (*answer, "certificate", "mixture"), "every", "unknown mixture 'every'"),
+        ("any", (*answer, "certificate", "rule"), "best", "unknown rule 'best'"),
+        ("any", (*answer, "certificate", "bound"), 2, "only a guarantee with weights or centres has a bound"),
+        ("any", (*answer, "certificate", "pac_confidence"), 0.9, "pac_confidence of its guarantee, None, got 0.9"),
+        ("own", ("guarantee", "time_uniform"), True, "time_uniform needs a pac_confidence"),
+        ("bound", (*answer, "thresholds"), [0.9, 0.9, 0.9, 0.1], "all devices must have one threshold"),
     ):
         raw = json.loads(json.dumps(made[name]))
         assert Result.from_dict(raw).to_dict() == raw
@@ -511,10 +523,12 @@ def test_changed_files_are_refused():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"mixture_bound": 0.5}, "mixture_bound must be a number of at least 1"),
-        ({"mixture_bound": "much"}, "mixture_bound must be a number of at least 1"),
-        ({"mixture_bound": 2, "mixture": "any"}, "names no shares"),
-        ({"mixture_bound": 2, "mixture": "own"}, "names no shares"),
+        ({"mixture_bound": 0.5}, "mixture_bound must be a finite number of at least 1"),
+        ({"mixture_bound": "much"}, "mixture_bound must be a finite number of at least 1"),
+        ({"mixture_bound": math.inf}, "got inf; for every mixture use mixture='any'"),
+        ({"mixture_bound": True}, "got True"),
+        ({"mixture_bound": 2, "mixture": "any"}, "has no shares"),
+        ({"mixture_bound": 2, "mixture": "own"}, "has no shares"),
         ({"mixture_bound": 2, "method": "p-dcp"}, "counts the scores of all devices together"),
         ({"mixture": "any", "method": "h-dcp"}, "counts the scores of all devices together"),
         ({"mixture": "own", "method": "fcp"}, "counts the scores of all devices together"),
@@ -582,7 +596,7 @@ def test_a_string_that_no_device_can_tell_is_refused():
     nan = honest[:-8] + np.array([math.nan]).astype("<f8").tobytes()
     swapped = honest[:-16] + honest[-8:] + honest[-16:-8]
     unknown_mixtures._check(honest, 0, [window], np.array([[4]]))
-    with pytest.raises(ValueError, match="4 scores up to the end of a window, of 3"):
+    with pytest.raises(ValueError, match="4 scores up to the end of a window, but the device has 3"):
         unknown_mixtures._check(honest, 0, [window], np.array([[3]]))
     for string in [*wrong, nan, swapped]:
         with pytest.raises(ValueError):

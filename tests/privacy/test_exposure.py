@@ -45,7 +45,7 @@ from conformesh.protocols.p_dcp import GRID_POINTS, PDCP
 from conformesh.protocols.waves import Waves
 from conformesh.scores.adapt import Bag
 from conformesh.scores.adapt.base import LARGEST_LOSS
-from conformesh.scores.losses import losses_in_units
+from conformesh.scores.losses import sums_of_table
 from tests.peer.devices import drawn_scores, starter
 
 TORUS = Network.torus(5, 4)
@@ -323,7 +323,7 @@ def test_tests_of_lambdas_say_sums_of_losses_and_nothing_else(aggregate):
     ear = Eavesdropper(TORUS, range(20))
     asked = {"monotone": False, "pac_confidence": 0.9, "grid": [3, 2, 1], "aggregate": aggregate}
     result = control(losses, TORUS, 0.7, observer=ear, **asked)
-    own = [losses_in_units(each, 1.0, LOSS_UNITS).sum(axis=0) for each in losses]
+    own = [sums_of_table(each, 1.0, LOSS_UNITS, "a device") for each in losses]
     assert [*result.risks["risk"].totals] == sum(own).tolist()
     found = exposure_of_result(result, TORUS, coalition=["10"])
     alone = (

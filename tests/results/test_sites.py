@@ -54,9 +54,10 @@ def as_frame(tested):
 
 def test_figures_of_a_device_are_those_of_its_rows(data, tested):
     result = plain(data)
-    sites = result.sites(tested)
+    unequal = {name: (p[: 90 - 9 * k], y[: 90 - 9 * k]) for k, (name, (p, y)) in enumerate(tested.items())}
+    sites = result.sites(unequal)
     assert sites.devices == tuple(f"s{k}" for k in range(8))
-    for name, (outputs, labels) in tested.items():
+    for name, (outputs, labels) in unequal.items():
         sets = result.predict(outputs, device=name)
         hits, sizes = sets[np.arange(len(labels)), labels], sets.sum(axis=1)
         one, ends = sites[name], binomtest(int(hits.sum()), len(hits)).proportion_ci(0.95, "exact")
@@ -144,10 +145,14 @@ def test_tables_text_and_pictures(data, tested, tmp_path):
     raw = {**sites.to_dict(), "flagged": []}
     with pytest.raises(ValueError, match="flagged must follow from the rest"):
         Sites.from_dict(raw)
-    one = {**raw["per_device"]["s3"], "covered": 91}
+    right = raw["per_device"]["s3"]
+    one = {**right, "covered": 91}
     for device, words in (
         (one, "device s3 must have at most as many covered rows as rows"),
-        ({**one, "covered": 89}, "device s3 must have the rows of its classes, 90 with"),
+        ({**one, "covered": 89}, "device s3 must have the exact interval of 89 of 90 rows"),
+        ({**right, "per_class": dict([*right["per_class"].items()][1:])}, "classes of device s3 must have all 90 rows"),
+        ({**right, "low": 0.9}, "device s3 must have the exact interval of"),
+        ({**right, "empty": 1.5}, "a share of empty sets between 0 and 1"),
     ):
         with pytest.raises(ValueError, match=words):
             Sites.from_dict({**raw, "per_device": {**raw["per_device"], "s3": device}})

@@ -64,7 +64,7 @@ SUBCOMMANDS: dict[str, _CommandTable] = {
         "revoke": ("mesh", "Take a device out, and its certificate with it."),
         "renew": ("mesh", "Make a new certificate for a device."),
         "hand": ("mesh", "Hand a newer roster to a device, which passes it on."),
-        "put-scores": ("mesh", "Replace the scores of a device in one step."),
+        "put-scores": ("mesh", "Replace the scores or labelled outputs of a device in one step."),
         "epoch": ("mesh", "Show or declare the last closed epoch of a private mesh."),
         "up": ("mesh_up", "Start all devices on this machine, and show how they agree."),
         "status": ("mesh_status", "How every device is, as seen from here."),

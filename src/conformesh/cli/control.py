@@ -60,6 +60,13 @@ class _TestOptions(NamedTuple):
         chosen = {name: value for name, value in given.items() if value is not None}
         if chosen and not self.non_monotone:
             raise ValueError(f"--{next(iter(chosen)).replace('_', '-')} needs --non-monotone")
+        if self.non_monotone and not self.grid:
+            raise ValueError(
+                "--non-monotone needs --grid: the lambdas in the order of testing, the one most likely to keep the "
+                f"risk first, or {DESCENDING} or {ASCENDING} for all those of the file"
+            )
+        if self.non_monotone and self.pac_confidence is None:
+            raise ValueError("--non-monotone needs --pac-confidence, such as 0.9")
         return {"monotone": not self.non_monotone, **chosen}
 
 

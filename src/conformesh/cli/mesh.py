@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,10 @@ from conformesh.mesh.config.folders import (
     revoke_device,
     scatter_scores,
 )
-from conformesh.mesh.config.labelled_rows import output_columns, row_owners
+from conformesh.mesh.config.labelled_rows import output_columns, read_all_rows, row_owners
 from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.mesh.config.roster import ROSTER_FILE
-from conformesh.mesh.config.settings import SETTINGS
+from conformesh.mesh.config.settings import OUTPUTS_FILE, SETTINGS
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import put_roster_into_folder
 from conformesh.methods import get_method
@@ -147,6 +148,7 @@ def init(
         options=options,
         alpha=alpha,
         model=None if model is None else _digest(model),
+        check=None if scores is None or adapt.name is None else partial(_check_rows, scores, settings),
     )
     held = {} if scores is None else scatter_scores(root, scores)
     config = read_device(folders[0])
@@ -162,14 +164,11 @@ def init(
     }
     shown = f"{len(folders)}: {folders[0].name}" + (f" to {folders[-1].name}" if len(folders) > 1 else "")
     lines = [("devices", f"{shown}, {len(config.edges)} edges ({built.name})"), ("method", f"{method}, alpha {alpha}")]
-    lines.append(
-        (
-            "scores",
-            f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {_heading(folders[0], config)}",
-        )
-    )
+    rows = f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {_heading(folders[0], config)}"
+    lines.append(("scores" if adapt.name is None else "rows", rows))
     if adapt.name is not None:
         lines.append(("adapted", f"{config.adaptation!r}, to the labelled outputs in {config.scores.file}"))
+        lines.append(("outputs", _columns_in_words(config.scores.output_columns)))
     if config.learner is not None:
         lines.append(("online", config.learner.words))
     if get_method(method).description.needs == "server":
@@ -202,13 +201,30 @@ def _adapt_settings(adapt: AdaptOptions, scores: str | None, given: Mapping[str,
     if (chosen := adapt.chosen) is None:
         return {}
     plain = {name: [*value] if isinstance(value, tuple) else value for name, value in adapt.options.items()}
-    found: dict[str, Any] = {"adapt": adapt.name, "adapt_options": plain, "file": "outputs.csv"}
+    found: dict[str, Any] = {"adapt": adapt.name, "adapt_options": plain, "file": OUTPUTS_FILE}
     if scores is not None and "output_columns" not in given:
         groups = (given.get("group_column", SETTINGS["group_column"].default),) if given.get("groups") else ()
         found["output_columns"] = output_columns(scores, given.get("label_column", "label"), groups)
     elif chosen.task == "regression":
         found["output_columns"] = ("prediction",)
     return found
+
+
+def _check_rows(scores: str, given: Mapping[str, Any], config: DeviceConfig) -> None:
+    """Refuse a file of labelled outputs that does not fit, before folders are made."""
+    try:
+        read_all_rows(config, scores)
+    except ValueError as problem:
+        if "output_columns" in given:
+            raise
+        raise ValueError(
+            f"{problem}. Columns of outputs are taken to be {_columns_in_words(config.scores.output_columns)}; name "
+            "them if they are others: --set scores.output_columns=NAME,NAME,..."
+        ) from None
+
+
+def _columns_in_words(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f", ... ({len(names)})" if len(names) > 8 else "")
 
 
 def _heading(folder: Path, config: DeviceConfig) -> str:
@@ -300,7 +316,9 @@ def hand(roster: Path, to: str) -> None:
 
 
 @command(
-    Argument("scores", "SCORES", "A file with the scores of this device; - reads CSV from stdin."),
+    Argument(
+        "scores", "SCORES", "A file with the scores of this device, or its labelled outputs; - reads CSV from stdin."
+    ),
     Argument("folder", "FOLDER", "The device's folder.", type=PATH),
     options.json_option(),
 )
@@ -317,6 +335,7 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
         config.is_private
         and len(found)
         and found.epochs is None
+        and found.rows is None  # labelled outputs have no epochs
         and (last := EpochClock(config).last_closed()) > FIRST_EPOCH
     ):
         console.print_note(
@@ -335,7 +354,10 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     when = "the device runs and uses them within 3 s" if running else "the device uses them when it starts"
     if config.is_private:
         when = "they count from the next run on"
-    words = f"put {len(found):,} scores of {config.name} into {target} (digest {found.digest}); {when}"
+        if found.rows is not None:
+            when += ", which is refused if the device has taken part with other rows: two sums would tell them apart"
+    kind = "scores" if found.rows is None else "labelled rows"
+    words = f"put {len(found):,} {kind} of {config.name} into {target} (digest {found.digest}); {when}"
     console.show_result({**facts, "running": running}, as_json, lambda: print(words))
 
 

@@ -161,6 +161,8 @@ def read_class_columns(
     try:
         values = table.matrix(names)
     except ValueError as problem:
+        if classes is not None:
+            raise
         raise ValueError(
             f"{problem}; a column that is no class is named with --id-column, --label-column or --keep"
         ) from None

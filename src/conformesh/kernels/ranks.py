@@ -52,8 +52,8 @@ MIXTURES: dict[str, str] = {
     "equal": "a new example is as likely from any device",
     GIVEN: "a new example comes from a device with the share that was given for it",
     "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
-    OWN: "a new example comes from the device itself, whichever that is",
-    ANY: "a new example comes from any device, however often from which",
+    OWN: "a new example comes from the device whose threshold is used",
+    ANY: "new examples come from the devices in any proportions",
 }
 RANK_RULES: dict[str, str] = {
     "swap": "the swap rank",
@@ -775,9 +775,12 @@ def make_requirement(
 
 def check_mixture_bound(given: Alpha) -> Fraction:
     """Return by which factor shares of devices may be larger, as the decimal the user wrote; at least 1."""
-    words = f"mixture_bound must be a number of at least 1, by which factor shares may be larger, got {given!r}"
+    words = (
+        f"mixture_bound must be a finite number of at least 1, by which factor shares may be larger, got {given!r}; "
+        "for every mixture use mixture='any'"
+    )
     bound = exact_number(given, words)
-    if bound < 1:
+    if bound < 1 or isinstance(given, bool):
         raise ValueError(words)
     return bound
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats, Ints
+from conformesh.common.names import list_names
 from conformesh.common.random_streams import random_stream
 from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import OWN, Requirement
@@ -33,7 +34,9 @@ from conformesh.protocols.block import Answers, Block, WindowRequest
 from conformesh.protocols.gather import gather_by_flooding
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.p_dcp import begin_exact_sums, check_exact_sums, grid_for_scores, search_by_exact_sums
+from conformesh.protocols.waves import contradiction
 from conformesh.results.adapted_facts import AdaptedFacts, DeviceRows
+from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
 from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting, choice_level
 
@@ -153,6 +156,8 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
     else:
         block = replace(block, window=_window_request(adapt, block))
         found = yield from run_method(run.method, block, samples, run.chosen_options, run.faults, sealed=sealed)
+    if found.windows is not None:
+        _check_windows(block, samples, found.windows, exact=masked is None)
     # Masked sums are for the mixture of sizes alone, in which every row weighs the same.
     demand = None if asked.is_own or masked is not None else block.demands[0]
     weights = np.ones(blank.devices, np.int64) if demand is None or demand.weights is None else demand.weights
@@ -198,11 +203,44 @@ class _NetworkSums:
             )
         if self._masked is not None:
             check_exact_sums(self._block, numbers, f"/ {LOSS_UNIT} in losses")
-            return (yield from self._masked(numbers))
-        if self._total is None:
-            self._total = yield from get_aggregator("tree").prepare(self._block)
-        found = yield from self._total(numbers, self._examples * each)
-        return np.asarray(found[0], dtype=np.int64)
+            found = yield from self._masked(numbers)
+            rest = np.inf  # nobody knows how many rows there are
+        else:
+            if self._total is None:
+                self._total = yield from get_aggregator("tree").prepare(self._block)
+            # A copy: the sum may take the memory that it is given.
+            found = (yield from self._total(numbers.copy(), self._examples * each))[0]
+            rest = self._examples * each - most.sum()
+        sums, own = np.asarray(found, dtype=np.int64), numbers.sum(axis=0)
+        if ((sums < own) | (sums - own > rest)).any():
+            raise contradiction(f"sums of {what} over all devices do not fit those of {list_names(self._names)}")
+        return sums
+
+    @property
+    def _names(self) -> list[str]:
+        return [self._block.network.ids[row] for row in self._block.rows]
+
+
+def _check_windows(block: Block, samples: WeightedScores, windows: Sequence[Sequence[Window]], exact: bool) -> None:
+    """Refuse a window that contradicts scores of devices here; `exact`: its values are scores, not grid points."""
+    for trial, row in enumerate(windows):
+        weights = np.ones(block.devices, np.int64) if exact is False else block.demands[trial].weights
+        own = np.ones(len(block.rows), np.int64) if weights is None else weights[block.rows]
+        for window in row:
+            values = window.values
+            before = np.nextafter(values[1:], -np.inf) if exact else values[:0]
+            asked = np.append(values, before)[None]
+            held = samples.counts_of(np.array([trial]), asked)[:, :, 0] * own[:, None]
+            all_of_it = samples.sizes[:, trial, None] * own[:, None]
+            # What this device has up to the first value, between neighbouring values and beyond the last one.
+            parts = np.diff(held[:, : len(values)], axis=1, prepend=0, append=all_of_it)
+            whole = np.diff(window.counts, prepend=0, append=window.total)
+            strange = (parts > whole).any(axis=1)
+            if exact and len(values):  # no score lies between two values
+                strange |= (held[:, len(values) :] != held[:, : len(values) - 1]).any(axis=1)
+            if strange.any():
+                name = block.network.ids[block.rows[int(np.argmax(strange))]]
+                raise contradiction(f"the pooled scores around the threshold do not fit the scores of device {name}")
 
 
 def _leave_one_out_scores(adapt: Adaptation, bag: Bag, setting: Setting, name: str) -> Floats:

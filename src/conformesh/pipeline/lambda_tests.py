@@ -41,7 +41,7 @@ from conformesh.protocols.aggregate import sum_over_devices
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Protocol
 from conformesh.results.lambda_tests import ItemWeights, LambdaTests, RiskTest, p_values_of_totals
-from conformesh.scores.losses import StepLosses, check_losses, losses_in_units
+from conformesh.scores.losses import StepLosses, sums_of_table
 from conformesh.table import Table
 
 RISK = "risk"  # the name of a single risk
@@ -94,22 +94,20 @@ class Grid(NamedTuple):
         return cls(values)
 
 
-class _DeviceLosses(NamedTuple):
-    """One risk as devices hold it: for each device a table (items, lambdas) in the units of the loss, with its name.
+class _DeviceSums(NamedTuple):
+    """What the devices of this process add to the sums of one risk.
 
     Attributes
     ----------
     names
         The devices, or None: those of the network, in its order.
-    tables
-        Losses of the items of each device.
-    bound
-        The largest loss possible; None where nothing says it, because there are no items here.
+    numbers
+        A row for each device: the number of its items, and the sum of their losses at each lambda, in whole parts of
+        the bound.
     """
 
     names: tuple[str, ...] | None
-    tables: list[Floats]
-    bound: float | None
+    numbers: Ints
 
 
 def certify_lambdas(
@@ -147,15 +145,15 @@ def certify_lambdas(
     ):
         _check_agreement(engine, grid, risks, guarantee, run)
         values = _agreed_grid(engine, forms, grid)
-        read = {name: form.at(values, _bound_of(bound, name)) for name, form in forms.items()}
-        bounds = _agreed_bounds(engine, read)
+        bounds = _agreed_bounds(engine, {name: form.largest(_bound_of(bound, name)) for name, form in forms.items()})
         for name, level in risks.items():
             if not 0 < level < Fraction(str(bounds[name])):
                 raise ValueError(
                     f"risk must be a number strictly between 0 and the largest possible loss, {bounds[name]:g}, got "
                     f"{float(level):g}"
                 )
-        sums, counts = _local_sums(engine, read, bounds, len(values))
+        local = {name: form.sums(values, bounds[name]) for name, form in forms.items()}
+        sums, counts = _sums_and_counts(engine, local)
         sizes = gather_counts(engine, counts[:, None])[:, 0]
         weights, each = _weigh(guarantee, network, sizes)
         largest = LOSS_UNITS * weights.heaviest * max(weights.items, 1)
@@ -268,11 +266,11 @@ def _agreed_grid(engine: Engine, forms: Mapping[str, _Form], grid: Grid) -> Floa
     return found if grid.order == ASCENDING else found[::-1].copy()
 
 
-def _agreed_bounds(engine: Engine, read: Mapping[str, _DeviceLosses]) -> dict[str, float]:
+def _agreed_bounds(engine: Engine, largest: Mapping[str, float | None]) -> dict[str, float]:
     """Return the largest loss of each risk, the same on all devices; processes without items know none."""
     bounds = {}
-    for name, own in read.items():
-        each = {one for one in engine.share(own.bound) if one is not None}
+    for name, own in largest.items():
+        each = {one for one in engine.share(own) if one is not None}
         if len(each) > 1:
             raise ValueError(
                 f"all devices must know the same largest loss, got {min(each):g} and {max(each):g}; say it with bound="
@@ -320,33 +318,38 @@ class _ArrayForm:
         self.who = RowReader(self.arrays, np.zeros(0, np.int64), ids).who
         self.table = Table(self.arrays.names, np.arange(self.arrays.devices + 1))
 
-    def at(self, grid: Floats, bound: float | None) -> _DeviceLosses:
-        """Return the losses at each lambda."""
-        held = [*self.arrays.arrays]
-        steps = [own.bound for own in held if isinstance(own, StepLosses) and len(own)]
-        if bound is None and len({*steps}) > 1:
-            raise ValueError(f"all devices must know the same largest loss, got {steps[:5]}; say it with bound=")
-        largest = bound if bound is not None else steps[0] if steps else 1.0
-        tables = [self._table(own, grid, largest, self.who(k)) for k, own in enumerate(held)]
-        known = bound is not None or any(len(table) for table in tables)
-        return _DeviceLosses(self.arrays.names, tables, largest if known else None)
+    def largest(self, bound: float | None) -> float | None:
+        """Return the largest loss possible: what the user gave, or what the steps say; None without items."""
+        if bound is not None:
+            return bound
+        steps = [own for own in self.arrays.arrays if isinstance(own, StepLosses)]
+        known = {own.bound for own in steps if len(own)}
+        if len(known) > 1:
+            raise ValueError(
+                f"all devices must know the same largest loss, got {sorted(known)[:5]}; say it with bound="
+            )
+        has_arrays = any(np.size(own) for own in self.arrays.arrays if not isinstance(own, StepLosses))
+        return known.pop() if known else 1.0 if has_arrays else None
 
-    def _table(self, own: Any, grid: Floats, bound: float, who: str) -> Floats:
+    def sums(self, grid: Floats, bound: float) -> _DeviceSums:
+        """Return the sums of the losses at each lambda."""
+        rows = [self._row(own, grid, bound, self.who(k)) for k, own in enumerate(self.arrays.arrays)]
+        return _DeviceSums(self.arrays.names, np.array(rows, dtype=np.int64).reshape(-1, len(grid) + 1))
+
+    def _row(self, own: Any, grid: Floats, bound: float, who: str) -> list[int]:
         if isinstance(own, StepLosses):
             if grid.ndim != 1:
                 raise ValueError(f"{who}: StepLosses have one lambda, and the grid has {grid.shape[1]} parameters")
-            start = replace(own, bound=bound)
-            found = np.stack([start.at(lam) for lam in grid.tolist()], axis=1)
-        else:
-            found = np.asarray(as_array(own, f"{who}, losses"))
-            if found.shape[0:1] == (0,):
-                return np.zeros((0, len(grid)))
-            if found.ndim != 2 or found.shape[1] != len(grid) or found.dtype.kind not in "fiub":
-                raise ValueError(
-                    f"{who}: losses must be numbers with a row for each item and a column for each lambda of the grid, "
-                    f"{len(grid)}, got shape {found.shape} of {found.dtype}"
-                )
-        return check_losses(found.astype(np.float64), bound, who)
+            return [len(own), *replace(own, bound=bound).sums(grid, LOSS_UNITS, who)]
+        table = np.asarray(as_array(own, f"{who}, losses"))
+        if table.shape[0:1] == (0,):
+            return [0] * (len(grid) + 1)
+        if table.ndim != 2 or table.shape[1] != len(grid) or table.dtype.kind not in "fiub":
+            raise ValueError(
+                f"{who}: losses must be numbers with a row for each item and a column for each lambda of the grid, "
+                f"{len(grid)}, got shape {table.shape} of {table.dtype}"
+            )
+        return [len(table), *sums_of_table(table, bound, LOSS_UNITS, who)]
 
 
 class _FrameForm:
@@ -380,22 +383,24 @@ class _FrameForm:
             raise ValueError(unknown_name("mixture", column, known))
         return RowReader(self.rows, self.rows.frame.sizes).shares(column)
 
-    def at(self, grid: Floats, bound: float | None) -> _DeviceLosses:
-        """Return the losses at each lambda, of which every item must have one."""
+    def largest(self, bound: float | None) -> float:
+        """Return the largest loss possible; a frame does not say it."""
+        return 1.0 if bound is None else bound
+
+    def sums(self, grid: Floats, bound: float) -> _DeviceSums:
+        """Return the sums of the losses at each lambda, at which every item must have one."""
         if grid.ndim != 1:
             raise ValueError("a frame has one column 'lambda'; give arrays for a grid of several parameters")
-        largest = 1.0 if bound is None else bound
-        tables = []
+        rows = []
         for name, own in zip(self.names, self.steps, strict=True):
-            found = own.cells(grid)
-            if np.isnan(found).any() and not np.isnan(own.values).any():
-                item, place = (int(i) for i in np.argwhere(np.isnan(found))[0])
+            if (missing := own.first_missing(grid)) is not None:
+                item, place = missing
                 raise ValueError(
                     f"device {name}, item {own.name(item)}: column {self.column!r} has no row for lambda "
                     f"{grid[place]:g}; every item needs one for each lambda of the grid"
                 )
-            tables.append(check_losses(found, largest, f"device {name}", own.name))
-        return _DeviceLosses(self.names, tables, largest)
+            rows.append([len(own), *replace(own, bound=bound).sums(grid, LOSS_UNITS, f"device {name}")])
+        return _DeviceSums(self.names, np.array(rows, dtype=np.int64).reshape(-1, len(grid) + 1))
 
 
 _Form = _ArrayForm | _FrameForm
@@ -430,18 +435,13 @@ def _bound_of(bound: Any, name: str) -> float | None:
     return float(given)
 
 
-def _local_sums(
-    engine: Engine, read: Mapping[str, _DeviceLosses], bounds: Mapping[str, float], many: int
-) -> tuple[Ints, Ints]:
-    """Return the sums of the devices here, (devices here, risks * lambdas), and their numbers of items."""
+def _sums_and_counts(engine: Engine, local: Mapping[str, _DeviceSums]) -> tuple[Ints, Ints]:
+    """Return the sums of the local devices, (local devices, risks * lambdas), and their numbers of items."""
     counts: dict[str, Ints] = {}
     sums = []
-    for name, own in read.items():
-        flat = np.array(
-            [[len(table), *losses_in_units(table, bounds[name], LOSS_UNITS).sum(axis=0)] for table in own.tables],
-            dtype=np.int64,
-        ).reshape(len(own.tables), many + 1)
-        placed = Table(own.names, np.arange(len(flat) + 1), outputs=flat).ordered(engine.network, engine.rows, "losses")
+    for name, (names, numbers) in local.items():
+        table = Table(names, np.arange(len(numbers) + 1), outputs=numbers)
+        placed = table.ordered(engine.network, engine.rows, "losses")
         assert placed.outputs is not None
         counts[name] = np.asarray(placed.outputs[:, 0])
         sums.append(placed.outputs[:, 1:])

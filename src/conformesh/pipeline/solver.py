@@ -258,8 +258,8 @@ REFUSALS: tuple[_Refusal, ...] = (
         lambda g, r, k: g.time_uniform and k > 1 and g.mixture.kind in ("sizes", "paper"),
         "time_uniform needs a mixture that is fixed in advance: with this mixture the shares follow the numbers of "
         "scores, so they change while scores arrive, and with them the quantile that the proof is about",
-        "use mixture='equal' or a dict with the share of each device, or time_uniform=False for one calibration at a "
-        "time chosen in advance",
+        "use mixture 'equal' or the share of each device, or leave time_uniform out for one calibration at a time "
+        "chosen in advance",
     ),
     _Refusal(
         "time_uniform x groups",
@@ -274,14 +274,14 @@ REFUSALS: tuple[_Refusal, ...] = (
         lambda g, r, k: g.time_uniform and r.mesh_mode == "asynchronous",
         "time_uniform needs a mixture that is fixed in advance, and in asynchronous mode a result is about the devices "
         "that have reported so far",
-        "use mode 'rounds', or time_uniform=False for one calibration at a time chosen in advance",
+        "use mode 'rounds', or leave time_uniform out for one calibration at a time chosen in advance",
     ),
     _Refusal(
         "time_uniform x private methods",
         lambda g, r, k: g.time_uniform and get_method(r.method).private,
         "with time_uniform the device with the fewest rows limits how many rows of the others count, and a private "
         "method must not reveal how many rows a device has",
-        "use method 'e-dcp', or time_uniform=False for one calibration at a time chosen in advance",
+        "use method 'e-dcp', or leave time_uniform out for one calibration at a time chosen in advance",
     ),
     _Refusal(
         "sides x losses",

@@ -64,12 +64,10 @@ def draw_evaluation(found: Evaluation, ax: Any = None, path: FilePath = None, by
         headline = textwrap.fill(_headline(found), int(11 * inches))
         figure.suptitle(headline, fontsize=11.5, fontweight="bold", x=0.012, ha="left")
         if found.nominal is not None and shown != ["size"]:
-            words = f"lines: 95 % intervals     dashed: {found.nominal:.4g}, asked for"
+            words = ["lines: 95 % intervals", f"dashed: {found.nominal:.4g}, asked for"]
             if any(under_covered(found.parts.get(what, {}), found.nominal) for what in shown):
-                words += f"     hollow squares: below it, {_ERROR} {FAMILY_WISE_ERROR:g}"
-            parts = words.split("     ")
-            lines = [words] if len(words) <= 17 * inches else parts
-            figure.supxlabel("\n".join(lines), fontsize=8.5, x=0.012, ha="left")
+                words.append(f"hollow squares: below it, {_ERROR} {FAMILY_WISE_ERROR:g}")
+            _add_key(figure, words, inches)
         return save_figure(figure, path)
 
 
@@ -119,14 +117,21 @@ def draw_sites(found: Sites, ax: Any = None, path: FilePath = None) -> Any:
         # Of many devices the axis has no names.
         names = ", ".join(found.flagged[:_MOST_FLAGGED]) + (", ..." if len(found.flagged) > _MOST_FLAGGED else "")
         words += [f"hollow squares: flagged{f' ({names})' if many else ''}"] if found.flagged else []
-        figure.supxlabel("     ".join(words), fontsize=8.5, x=0.012, ha="left")
+        _add_key(figure, words, wide)
         return save_figure(figure, path)
 
 
-def compare_sites(found: Mapping[str, Sites], path: FilePath = None) -> Any:
-    """Draw the coverage of each device with its interval for several tables of sites by name, beside each other.
+def _add_key(figure: Any, words: list[str], inches: float) -> None:
+    """Write below a figure of this width what its marks mean: in one line where they fit."""
+    most, line = int(17 * inches), "     ".join(words)
+    lines = [line] if len(line) <= most else [textwrap.fill(part, most) for part in words]
+    figure.supxlabel("\n".join(lines), fontsize=8.5, x=0.012, ha="left")
 
-    Devices stand in the order of their coverage in the first table.
+
+def compare_sites(found: Mapping[str, Sites], path: FilePath = None) -> Any:
+    """Draw the coverage of each device for several tables of sites by name, beside each other.
+
+    Devices stand in the order of their coverage in the first table. Up to 30 of them have their names and intervals.
     """
     import matplotlib as mpl
 
@@ -137,6 +142,7 @@ def compare_sites(found: Mapping[str, Sites], path: FilePath = None) -> Any:
     names = sorted((name for name in first if first[name].rows), key=lambda name: first[name].rate)
     if other := next((key for key, table in found.items() if {*table} != {*first}), None):
         raise ValueError(f"the table {other!r} has other devices than {next(iter(found))!r}; give tables of the same")
+    few = len(names) <= _NAMED  # the intervals of many would hide each other
     with mpl.rc_context(FIGURE_STYLE):
         wide = max(2.4 + 0.2 * len(tables) * min(len(names), _NAMED) / 2, 6.2)
         figure = NotebookFigure(figsize=(wide, 4.0), layout="constrained")
@@ -147,13 +153,13 @@ def compare_sites(found: Mapping[str, Sites], path: FilePath = None) -> Any:
             rates = np.array([part.rate for part in parts])
             ends = np.array([[part.low, part.high] for part in parts])
             axes.errorbar(
-                np.arange(len(names)) + 0.24 * (number - (len(tables) - 1) / 2),
+                np.arange(len(names)) + 0.24 * (number - (len(tables) - 1) / 2) * few,
                 rates,
-                yerr=np.abs(ends.T - rates),
+                yerr=np.abs(ends.T - rates) if few else None,
                 fmt=marker,
                 color=colour,
                 markerfacecolor=colour if filled else "white",
-                markersize=4.5,
+                markersize=4.5 if few else 2.5,
                 elinewidth=1,
                 label=_sites_label(key, table),
             )
@@ -162,7 +168,9 @@ def compare_sites(found: Mapping[str, Sites], path: FilePath = None) -> Any:
             axes.axhline(first.nominal, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=words)
         axes.set_ylabel("coverage")
         _name_places(axes, names, "device")
-        axes.set_title("Coverage of each device, with 95 % intervals")
+        if not few:
+            axes.set_xlabel(f"{len(names):,} devices, by their coverage in the first table")
+        axes.set_title("Coverage of each device" + ", with 95 % intervals" * few)
         figure.legend(loc="outside lower center", fontsize=9)
         return save_figure(figure, path)
 
@@ -227,7 +235,8 @@ def _name_places(axes: Any, names: list[str], what: str) -> None:
         axes.set_xticks([])
         axes.set_xlabel(f"{len(names):,} {what}{'es' if what.endswith('s') else 's'}, in ascending order")
         return
-    short = [textwrap.shorten(name, 18, placeholder="…") if len(name) > 18 else name for name in names]
+    # Long names often begin alike, so that their ends must show.
+    short = [name if len(name) <= 18 else f"{name[:7]}…{name[-10:]}" for name in names]
     longest = max(map(len, short), default=0)
     slanted = longest > 2 and longest * len(short) > 40
     axes.set_xticks(range(len(names)), short, rotation=60 if slanted else 0, ha="right" if slanted else "center")
@@ -443,10 +452,10 @@ def draw_lambda_tests(found: LambdaTests, ax: Any = None, path: FilePath = None)
             _draw_lambdas(left, found, found.mean_losses[name], colour, label)
             left.axhline(float(risk.level), color=colour, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
         left.set_ylabel("mean loss of the items")
-        left.set_ylim(bottom=0)
-        left.set_title("dashed: risk", fontsize=9.5)
+        left.set_ylim(0, 1.05 * max(left.get_ylim()[1], *(float(risk.level) for risk in found.risks.values())))
+        left.set_title("dashed: risk allowed", fontsize=9.5)
         if len(found.risks) > 1:
-            left.legend(fontsize=8.5)
+            figure.legend(loc="outside lower left", ncols=4, fontsize=8.5)
         _draw_p_values(right, found)
         figure.suptitle(textwrap.fill(str(found), 118), fontsize=10, x=0.012, ha="left")
         return save_figure(figure, path)
@@ -459,8 +468,8 @@ def _draw_p_values(axes: Any, found: LambdaTests) -> None:
     axes.axhline(delta, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     axes.set_yscale("log")
     axes.set_ylim(smallest / 2, 1.6)
-    axes.set_ylabel("p-value")
-    axes.set_title(f"filled: certified; star: chosen; dashed: {delta:g}", fontsize=9.5)
+    axes.set_ylabel("p-value" + f", those below {smallest:g} at the edge" * bool((found.p_values < smallest).any()))
+    axes.set_title(f"filled: certified; star: chosen; dashed: level {delta:g}", fontsize=9.5)
 
 
 def _draw_lambdas(axes: Any, found: LambdaTests, values: NDArray[np.float64], colour: str, label: str) -> None:

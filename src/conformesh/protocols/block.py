@@ -291,9 +291,9 @@ class Block:
         return with_guarantee(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
 
 
-# What a confidence at all looks needs besides independent scores: which scores a look has, and their order, must not
-# depend on their values.
-_ARRIVAL = "scores arrive in an order that does not depend on their values"
+# What a confidence at all looks needs besides independent scores: one mixture, and that which scores a look has, and
+# their order, do not depend on their values.
+_ARRIVAL = "all calibrations have the same devices, and scores arrive in an order that does not depend on their values"
 
 
 def with_guarantee(

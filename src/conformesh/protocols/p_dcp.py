@@ -210,7 +210,7 @@ def p_dcp(
         check_exact_sums(block, samples.sizes, "scores")
         sums = yield from begin_exact_sums(block, options, _scores_digest(samples))
         return (yield from search_by_exact_sums(block, samples, alphas, options, sums))
-    _check_requirement(block.requirement, options)
+    check_requirement(block.requirement, options)
     secrets = block.secrets or Secrets.simulated(block)
     return _with_simulated_note(block, (yield from _release_histogram(block, samples, alphas, options, secrets)))
 
@@ -231,7 +231,7 @@ def _check_device_count(devices: int, options: PDCP) -> None:
         )
 
 
-def _check_requirement(requirement: Requirement, options: PDCP) -> None:
+def check_requirement(requirement: Requirement, options: PDCP) -> None:
     """Raise `ValueError` for a requirement that would reveal single devices, or that has no proof."""
     noisy = options.epsilon is not None
     refusals = [
@@ -243,7 +243,7 @@ def _check_requirement(requirement: Requirement, options: PDCP) -> None:
         (
             not noisy and requirement.mixture not in ("sizes", "paper"),
             f"mixture {requirement.mixture!r} by exact sums: it needs a weight for each device, which would reveal how "
-            "many scores it holds; give epsilon, or use e-dcp",
+            "many scores it holds; use mixture 'sizes', epsilon, or e-dcp",
         ),
         (
             noisy and requirement.mixture == "paper",
@@ -447,7 +447,7 @@ def begin_exact_sums(block: Block, options: PDCP, digest: str) -> GatheringProto
     `digest` is of what the local device adds up: two exact sums over changed data tell the change.
     """
     _check_device_count(block.devices, options)
-    _check_requirement(block.requirement, options)
+    check_requirement(block.requirement, options)
     secrets = block.secrets or Secrets.simulated(block)
     masks, _ = yield from agree_on_masks(block, secrets)
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))

@@ -672,10 +672,11 @@ def _check_consistent(problem: RankSearch, *counts: tuple[int, int]) -> None:
         least = max((at for low, at in known if low <= key), default=0)
         most = min((at for high, at in known if high >= key), default=count)
         if not least <= count <= most:
-            raise _contradiction(f"{count} lie at or below {from_keys(key)}, and that must be {least} to {most}")
+            raise contradiction(f"{count} lie at or below {from_keys(key)}, and that must be {least} to {most}")
 
 
-def _contradiction(what: str) -> ValueError:
+def contradiction(what: str) -> ValueError:
+    """Return the error for messages that cannot all be true."""
     return ValueError(
         f"replies of this tree contradict each other: {what}; a device sent wrong numbers, or its scores have changed "
         "during the run"
@@ -742,7 +743,7 @@ def _answer_in_list(problem: RankSearch, reply: written.MergedReply) -> tuple[in
     ranks = problem.below + np.cumsum(times)
     at = int(np.searchsorted(ranks, problem.rank))
     if at == len(keys):
-        raise _contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
+        raise contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
     return int(keys[at]), int(ranks[at])
 
 
@@ -756,7 +757,7 @@ def _answer_on_side(problem: RankSearch, reply: written.MergedReply, side: int) 
     )  # of the last of each run of ties, counted from the top
     at = int(np.searchsorted(ranks, problem.rank))
     if at == len(keys):
-        raise _contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
+        raise contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
     return int(keys[at]), int(ranks[at])
 
 
@@ -770,7 +771,7 @@ def _listed_on_side(
     low, high = (known[end] for end in ends)
     weight = sum(reply.times[: reply.run_count].tolist())  # as Python integers: made up weights may exceed an int64
     if not min(limit, high - low) <= weight <= high - low:
-        raise _contradiction(f"a list of weight {min(limit, high - low)} to {high - low} weighs {weight}")
+        raise contradiction(f"a list of weight {min(limit, high - low)} to {high - low} weighs {weight}")
     return listed_scores(reply, ends, side, limit, low if side == LOW else high)
 
 
@@ -1031,7 +1032,7 @@ def _read_totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[in
     first = [heard[asked.asks[:, TRIAL].tolist().index(trial)] for trial in range(block.trials)]
     totals = [int(reply.below) + int(reply.inside) + int(reply.above) for reply in first]
     if not 0 <= min(totals) <= max(totals) <= block.most:
-        raise _contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {block.most}")
+        raise contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {block.most}")
     return totals
 
 

@@ -92,7 +92,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         `counted`, `bounded`, `assumed` or `none`; see `CERTIFICATE_KINDS`.
     required_rank
         How many of all scores must lie at or below the threshold. A tuple, one per device, where each device answers
-        for itself; None where the method's promise is not about a rank.
+        for itself; None where the method's guarantee is not about a rank.
     counted_rank
         How many do, where that was counted; None where nobody counted.
     epsilon
@@ -100,7 +100,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     epsilon_T, epsilon_bias
         Q-DCP's two parts of it: unfinished convergence, and smoothing with regularisation.
     assumption
-        What must hold for the promise, in words; empty where nothing but exchangeability is needed.
+        What must hold for the guarantee, in words; empty where nothing but exchangeability is needed.
     mixture, rule
         Which devices new examples come from and by which rule the rank was required: names of `ranks.MIXTURES` and
         `ranks.RANK_RULES`; empty where there is no guarantee.
@@ -114,18 +114,18 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     time_uniform
         Whether this is the probability that it holds at all looks together, while scores arrive.
     losses
-        What the largest possible loss of every item would weigh together, where the promise is about a risk and ranks
+        What the largest possible loss of every item would weigh together, where the guarantee is about a risk and ranks
         add up by how much losses fall: `weight` is what is lost without any set, and `weight` minus the counted rank
         what is still lost at the threshold.
     heard
-        The devices that the promise is about, where these are not all: those that were heard so far. A new example
+        The devices that the guarantee is about, where these are not all: those that have reported so far. A new example
         then comes from one of them.
     byzantine
-        Up to how many devices may have said anything whatever: the promise is then about the others.
+        Up to how many devices may be Byzantine: the guarantee is then about the others.
     noise
         Where totals had noise: how much, whom it hides, and what it costs.
     mixture_bound
-        Where the promise holds for many mixtures: their shares are at most this many times those of `mixture`.
+        Where the guarantee holds for many mixtures: their shares are at most this many times those of `mixture`.
     short
         Where every device is covered by itself: the devices that have too few scores for that, and how many they have.
     """
@@ -169,7 +169,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     def mean_losses(self) -> tuple[float, float] | None:
         """The mean loss of the items at the threshold and the largest allowed, as parts of the largest possible loss.
 
-        Rounded up as losses are; items weigh as the mixture says. None where the promise is about no risk.
+        Rounded up as losses are; items weigh as the mixture says. None where the guarantee is about no risk.
         """
         if not (self.losses and isinstance(self.counted_rank, int) and isinstance(self.required_rank, int)):
             return None
@@ -333,7 +333,7 @@ class SidesCertificate:
 
 
 def too_few_certificate(rank: int, n: int) -> Certificate:
-    """Certify +inf: with fewer scores than the rank, only the full label set keeps the promise."""
+    """Certify +inf: with fewer scores than the rank, only the full label set keeps the guarantee."""
     return Certificate("counted", rank, n)
 
 

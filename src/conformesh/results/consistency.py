@@ -28,6 +28,7 @@ from conformesh.kernels.ranks import (
     RANK_RULES,
     conformal_rank,
 )
+from conformesh.kernels.time_uniform import time_uniform_rank
 from conformesh.results.certificate import Certificate
 from conformesh.results.lookup import GROUP, part_axes
 from conformesh.scores.centres import centre_name
@@ -170,13 +171,7 @@ def _of_answer(result: Result, answer: Answer) -> Iterator[str]:
     bracket = answer.bracket
     if bracket is not None and not bracket[0] <= answer.threshold <= bracket[1]:
         yield f"bracket must be two numbers around the threshold, got {list(bracket)}"
-    if result.guarantee.weighting is not None and certificate.bound is None:
-        yield f"a result with weights up to {result.guarantee.weighting.bound:g} must say the bound in its certificate"
-    centres = result.guarantee.centres
-    if centres is not None and result.guarantee.weighting is None:
-        cap = int(centres.caps[[centre_name(c) for c in range(len(centres))].index(answer.part[-1])])
-        if certificate.bound != (None if {*centres.caps.tolist()} == {1} else cap):
-            yield f"the cap of a centre must be the bound of its certificate, {certificate.bound}, got {cap}"
+    yield from _of_bound(result, answer)
     by_rank = certificate.rule != "regression"  # which counts its conditions of optimality instead
     if certificate.kind == "counted" and (
         certificate.counted_rank is None or (by_rank and certificate.required_rank is None)
@@ -184,7 +179,11 @@ def _of_answer(result: Result, answer: Answer) -> Iterator[str]:
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
     yield from _of_noise(certificate)
     yield from _of_whom(result, certificate)
+    yield from _of_pac_confidence(result, answer)
     yield from _of_unknown_mixtures(result, answer)
+    for name, known in (("mixture", MIXTURES), ("rule", RANK_RULES)):
+        if (word := getattr(certificate, name)) and word not in known:
+            yield unknown_name(name, word, known)
     if (result.guarantee.loss is None) != (certificate.losses is None):
         yield "a result of risk control must say both guarantee.loss and certificate.losses, and no other either"
         return
@@ -195,6 +194,20 @@ def _of_answer(result: Result, answer: Answer) -> Iterator[str]:
         yield f"counted_rank must be of the kind of required_rank, a whole number, got {[*counted[:5]]}"
     elif required is not None:
         yield from _all_devices(result, answer, required, counted)
+
+
+def _of_bound(result: Result, answer: Answer) -> Iterator[str]:
+    """Check that a certificate has the largest weight of an example, and only where examples have weights."""
+    bound, weighting, centres = answer.certificate.bound, result.guarantee.weighting, result.guarantee.centres
+    if weighting is not None:
+        if bound is None:
+            yield f"a result with weights up to {weighting.bound:g} must say the bound in its certificate"
+    elif centres is not None:
+        cap = int(centres.caps[[centre_name(c) for c in range(len(centres))].index(answer.part[-1])])
+        if bound != (None if {*centres.caps.tolist()} == {1} else cap):
+            yield f"the cap of a centre must be the bound of its certificate, {bound}, got {cap}"
+    elif bound is not None:
+        yield f"only a guarantee with weights or centres has a bound in its certificate, got {bound}"
 
 
 def _of_noise(certificate: Certificate) -> Iterator[str]:
@@ -225,6 +238,30 @@ def _of_whom(result: Result, certificate: Certificate) -> Iterator[str]:
         yield "a certificate with byzantine counts among the devices that fall short, and must say their weight"
 
 
+def _of_pac_confidence(result: Result, answer: Answer) -> Iterator[str]:
+    """Check that the certificate has the pac_confidence that was asked for, and a rank that is large enough for it."""
+    certificate, sure = answer.certificate, result.guarantee.pac_confidence
+    if sure is not None and not 0 < sure < 1:
+        yield f"guarantee.pac_confidence must lie strictly between 0 and 1, got {sure}"
+        return
+    if result.guarantee.time_uniform and sure is None:
+        yield "guarantee.time_uniform needs a pac_confidence"
+    if certificate.required_rank is None:  # it guarantees nothing
+        return
+    if certificate.pac_confidence != (None if sure is None else float(sure)):
+        yield f"a certificate must have the pac_confidence of its guarantee, {sure}, got {certificate.pac_confidence}"
+    if not certificate.time_uniform == result.guarantee.time_uniform == (certificate.rule == "time-uniform"):
+        yield "guarantee and certificate must agree whether pac_confidence holds at all looks"
+    elif certificate.time_uniform and sure is not None and isinstance(certificate.required_rank, int):
+        # Levels and sides share the probability of failure: each of them needs this rank or a larger one.
+        least = time_uniform_rank(answer.examples, result.rank_level(answer), 1 - sure)
+        if certificate.required_rank < least:
+            yield (
+                f"required_rank must be at least {least} for {answer.examples} examples at all looks, got "
+                f"{certificate.required_rank}"
+            )
+
+
 def _of_unknown_mixtures(result: Result, answer: Answer) -> Iterator[str]:
     """Check what a guarantee for more mixtures than one must say."""
     certificate, mixture, bound = answer.certificate, result.guarantee.mixture, answer.certificate.mixture_bound
@@ -233,8 +270,8 @@ def _of_unknown_mixtures(result: Result, answer: Answer) -> Iterator[str]:
     if mixture.kind in DEVICE_MIXTURES and not isinstance(certificate.required_rank, tuple):
         yield f"with mixture {mixture.kind!r} required_rank must have one entry for each device"
     finite = np.isfinite(answer.thresholds)
-    if mixture.kind == ANY and len(each := {*answer.thresholds.tolist()}) > 1:
-        yield f"with mixture {ANY!r} all devices must have one threshold, got {sorted(each)[:3]}"
+    if (mixture.kind == ANY or bound is not None) and len(each := {*answer.thresholds.tolist()}) > 1:
+        yield f"with mixture {ANY!r} or mixture_bound all devices must have one threshold, got {sorted(each)[:3]}"
     for name in certificate.short:
         if result.devices > 1 and name not in result.device_ids:  # a device of a mesh keeps its own result alone
             yield f"short must name devices of device_ids, got {name!r}"
@@ -242,6 +279,25 @@ def _of_unknown_mixtures(result: Result, answer: Answer) -> Iterator[str]:
             yield f"the threshold must be inf where device {name} has too few scores, got {answer.threshold}"
         elif name in result.device_ids and finite[result.device_ids.index(name)]:
             yield f"the threshold of device {name} must be inf, which has too few scores"
+    ranks = certificate.required_rank
+    if mixture.kind in DEVICE_MIXTURES and isinstance(ranks, tuple) and len(ranks) == result.devices > 1:
+        yield from _of_own_ranks(result, answer, ranks)
+
+
+def _of_own_ranks(result: Result, answer: Answer, ranks: tuple[int, ...]) -> Iterator[str]:
+    """Check that devices can have these ranks, ceil((1 - alpha)(n_k + 1)), with as many examples in all."""
+    alpha, short = result.rank_level(answer), answer.certificate.short
+    least = most = 0
+    for name, rank in zip(result.device_ids, ranks, strict=True):
+        if name in short:
+            if rank != conformal_rank(short[name], alpha):
+                yield f"device {name} with {short[name]} examples must have another required_rank, got {rank}"
+            least, most = least + short[name], most + short[name]
+        else:  # all n_k with this rank
+            least += math.floor((rank - 1) / (1 - alpha))
+            most += math.floor(rank / (1 - alpha)) - 1
+    if not least <= answer.examples <= most:
+        yield f"devices with these required ranks have {least} to {most} examples, got {answer.examples}"
 
 
 def _all_devices(result: Result, answer: Answer, required: int, counted: int | None) -> Iterator[str]:
@@ -265,9 +321,6 @@ def _all_devices(result: Result, answer: Answer, required: int, counted: int | N
         yield f"the threshold must be inf where rank {required} of {n} {unit} is required, got {smallest}"
     if counted is not None and counted < required and smallest < math.inf:
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
-    for name, known in (("mixture", MIXTURES), ("rule", RANK_RULES)):
-        if (word := getattr(certificate, name)) and word not in known:
-            yield unknown_name(name, word, known)
 
 
 def _least_rank(n: int, alpha: Fraction, certificate: Certificate) -> int:

@@ -108,6 +108,34 @@ def under_covered(parts: Mapping[str, Coverage], nominal: float | None, error: f
     return {name for name, is_below in zip(tested, below.tolist(), strict=True) if is_below}
 
 
+def coverage_contradictions(
+    parts: Mapping[str, Coverage], whole: Coverage | None = None, what: str = "parts"
+) -> Iterator[str]:
+    """Yield what cannot be so in coverages by name: counts, 95 % intervals, and sums, where they have all of `whole`.
+
+    `what` is the name of all parts together.
+    """
+    if wrong := next((name for name, part in parts.items() if part.covered > part.rows), None):
+        yield f"{wrong} must have at most as many covered rows as rows"
+        return
+    counts = np.array([(part.covered, part.rows) for part in parts.values()], dtype=np.int64).reshape(-1, 2)
+    if whole is not None and parts and (sums := tuple(counts.sum(axis=0).tolist())) != (whole.covered, whole.rows):
+        yield f"{what} must have all {whole.rows} rows, {whole.covered} of them covered, got {sums[1]} and {sums[0]}"
+    ends = np.array([(part.low, part.high) for part in parts.values()]).reshape(-1, 2)
+    # Other versions of SciPy may have other last digits.
+    same = np.isclose(ends, np.stack(exact_intervals(*counts.T), axis=1), rtol=0, atol=1e-9).all(axis=1)
+    if not same.all():
+        name, part = [*parts.items()][int(same.argmin())]
+        got = f"{part.low} to {part.high}"
+        yield f"{name} must have the exact interval of {part.covered} of {part.rows} rows, got {got}"
+    for name, part in parts.items():
+        if isinstance(part, DeviceCoverage):
+            if not (0 <= (part.empty or 0.0) <= 1 and (part.mean_size or 0.0) >= 0):
+                yield f"{name} must have a mean size of at least 0, and a share of empty sets between 0 and 1"
+            named = {f"{name}, class {label}": one for label, one in part.per_class.items()}
+            yield from coverage_contradictions(named, part, f"classes of {name}")
+
+
 class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
     """What the sets do on labelled data.
 
@@ -265,6 +293,20 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
 
     def contradictions(self) -> Iterator[str]:
         """Yield what cannot be so."""
+        yield from coverage_contradictions({"coverage": self.coverage})
+        for what, parts in (("device", self.per_device), ("class", self.per_class)):
+            named = {f"{what} {name}": part for name, part in parts.items()}
+            yield from coverage_contradictions(named, self.coverage, f"coverages by {what}")
+        for what, some in (("group", self.per_group), ("centre", self.per_centre)):  # groups may overlap
+            yield from coverage_contradictions({f"{what} {name}": part for name, part in some.items()})
+        if self.nominal is not None and not 0 < self.nominal < 1:
+            yield f"nominal must lie strictly between 0 and 1, got {self.nominal}"
+        if self.sizes and sum(self.sizes.values()) != self.coverage.rows:
+            yield f"sizes must be those of {self.coverage.rows} sets, got {sum(self.sizes.values())}"
+        if any(not 0 <= share <= 1 for share in (self.empty, self.singleton or 0.0)) and self.coverage.rows:
+            yield f"empty and singleton must be shares between 0 and 1, got {self.empty} and {self.singleton}"
+        if len(self.row_sizes) and not np.isclose(self.row_sizes.mean(), self.mean_size):
+            yield f"mean_size must be that of row_sizes, {self.row_sizes.mean():g}, got {self.mean_size:g}"
         if len(self.row_hits) and len(self.row_hits) != self.coverage.rows:
             yield f"row_hits must be one for each of {self.coverage.rows} rows, got {len(self.row_hits)}"
         elif len(self.row_hits) and int(self.row_hits.sum()) != self.coverage.covered:

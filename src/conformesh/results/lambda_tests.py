@@ -18,7 +18,7 @@ from conformesh.common.names import unknown_name
 from conformesh.common.quantities import pluralize
 from conformesh.guarantee import Mixture
 from conformesh.kernels.family_wise import TESTINGS
-from conformesh.kernels.ranks import LOSS_UNITS, MIXTURES
+from conformesh.kernels.ranks import GIVEN, LOSS_UNITS, MIXTURES, POOLED_MIXTURES, exact_alpha
 from conformesh.kernels.tail_bounds import hoeffding_bentkus
 from conformesh.results.certificate import Amount, Count
 from conformesh.results.encoding import SavedCost, SavedResult, align_columns
@@ -50,11 +50,16 @@ class ItemWeights(Struct, frozen=True, forbid_unknown_fields=True):
 
     def p_value(self, total: int, part: Fraction) -> float:
         """Return the p-value of "the risk is at least this part of the bound" for a weighted sum of losses."""
-        # Devices without items may lose everything, so that the others must lose less.
-        level = (part * self.mass - self.missing) / (self.items * self.heaviest) if self.items else Fraction(0)
-        if level <= 0:
-            return 1.0
-        return hoeffding_bentkus(total, LOSS_UNITS * self.heaviest, self.items, level)
+        level = self.level(part)
+        return hoeffding_bentkus(total, LOSS_UNITS * self.heaviest, self.items, level) if level > 0 else 1.0
+
+    def level(self, part: Fraction) -> Fraction:
+        """Return the smallest mean loss that items have, weighted and as a part of the heaviest, at this risk.
+
+        Devices without items may lose everything, so that the others must lose less. At 0 and below nothing can be
+        certified.
+        """
+        return (part * self.mass - self.missing) / (self.items * self.heaviest) if self.items else Fraction(0)
 
     def mean(self, total: int) -> float:
         """Return the mean loss, as a part of the bound."""
@@ -206,12 +211,12 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
         each = " and ".join(f"{self._what(name)} is at most {float(risk.level):g}" for name, risk in self.risks.items())
         many = int(self.certified.sum())
         about = MIXTURES[self.mixture.kind].replace("scores", "items")
-        about = MIXTURES[self.mixture.kind].replace("scores", "items")
         whole = f"all {many} certified lambdas at once" if many > 1 else "the one certified lambda"
+        grid = f"a grid of {pluralize(len(self), 'lambda')} that was fixed in advance"
         return (
             f"counted: with probability at least {float(self.pac_confidence):g} over the calibration data, {each} for "
-            f"{whole}; {about}, and items are independent; Hoeffding-Bentkus p-values of exact "
-            f"sums, {self.testing} testing of {pluralize(len(self), 'lambda')} that were fixed in advance"
+            f"{whole}; {about}, and items are independent; Hoeffding-Bentkus p-values of exact sums, {self.testing} "
+            f"testing of {grid}"
         )
 
     @property
@@ -227,8 +232,14 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
         )
         needed = TESTINGS[self.testing].first_level(delta, len(self))
         for risk in self.risks.values():
+            if (level := self.weights.level(risk.part)) <= 0:
+                return (
+                    f"{words}; devices without items have {float(self.weights.missing / self.weights.mass):.3g} of the "
+                    f"mixture and may lose everything, which is no less than the risk of {float(risk.level):g} allows; "
+                    "give them items, or shares of 0"
+                )
             if (least := self.weights.p_value(0, risk.part)) > needed:
-                enough = math.ceil(math.log(needed) / math.log1p(-float(risk.part)))
+                enough = math.ceil(math.log(needed) / math.log1p(-float(level)))
                 return (
                     f"{words}; {pluralize(self.examples, 'item')} cannot certify a risk of {float(risk.level):g}: "
                     f"the p-value is {least:.3g} even without any loss; at least {enough:,} items are needed"
@@ -361,6 +372,12 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
             yield unknown_name("testing", self.testing, TESTINGS)
         if self.mixture.kind not in MIXTURES:
             yield unknown_name("mixture", self.mixture.kind, MIXTURES)
+        if (self.mixture.shares is None) == (self.mixture.kind == GIVEN):
+            yield f"mixture must have shares if it is {GIVEN!r}, and only then"
+        elif self.mixture.shares is not None and {*self.mixture.shares} != {*self.device_ids}:
+            yield "mixture.shares must name the devices of device_ids"
+        if self.mixture.bound is not None or self.mixture.kind not in (*POOLED_MIXTURES, GIVEN):
+            yield "mixture must be one mixture of all devices: lambdas are tested for no other"
         if not 0 < self.pac_confidence < 1:
             yield f"pac_confidence must lie strictly between 0 and 1, got {self.pac_confidence}"
         weights = self.weights
@@ -368,6 +385,9 @@ class LambdaTests(SavedResult, frozen=True, eq=False, tag_field="format", tag="c
             yield "weights.mass must be from weights.missing to what all items can weigh"
         if self.objective is not None and self.objective.shape != (len(self),):
             yield f"objective must have one number for each of {len(self)} lambdas"
+        level = getattr(self.loss, "level", None)
+        if level is not None and exact_alpha(level, "level") not in [risk.level for risk in self.risks.values()]:
+            yield f"loss.level must be the level of a risk, got {level}"
         for name, risk in self.risks.items():
             yield from self._of_risk(name, risk)
 

@@ -17,7 +17,7 @@ from conformesh.files.input_forms import SCALE, ColumnRoles, LongFrame, as_devic
 from conformesh.files.json_numbers import as_json_value
 from conformesh.kernels.proportions import FAMILY_WISE_ERROR, shortfall_p_values
 from conformesh.results.encoding import SavedResult, align_columns
-from conformesh.results.evaluation import Coverage, DeviceCoverage, under_covered
+from conformesh.results.evaluation import Coverage, DeviceCoverage, coverage_contradictions, under_covered
 from conformesh.scores.base import label_positions
 
 if TYPE_CHECKING:
@@ -118,13 +118,7 @@ class Sites(SavedResult, frozen=True, eq=False, tag_field="format", tag="conform
         """Yield what cannot be so."""
         if self.source not in (LABELLED, CALIBRATION):
             yield f"source must be {LABELLED!r} or {CALIBRATION!r}, got {self.source!r:.60}"
-        for name, part in self.per_device.items():
-            if not all(0 <= one.covered <= one.rows for one in (part, *part.per_class.values())):
-                yield f"device {name} must have at most as many covered rows as rows"
-            classes = part.per_class.values()
-            sums = sum(one.covered for one in classes), sum(one.rows for one in classes)
-            if classes and sums != (part.covered, part.rows):
-                yield f"device {name} must have the rows of its classes, {sums[1]} with {sums[0]} covered"
+        yield from coverage_contradictions({f"device {name}": part for name, part in self.per_device.items()})
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -310,8 +304,8 @@ def labelled_rows(
     if predictions is None and all(isinstance(name, str) for name in result.classes or ()):
         truth = label_positions(truth, wanted, "labels")
     devices = np.repeat(np.array(frame.names, dtype=str), frame.sizes)[back]
-    own_groups = groups if column is None else in_order(column)
-    return LabelledRows(outputs, truth, devices, None if predictions is not None else tuple(wanted), own_groups)
+    row_groups = groups if column is None else in_order(column)
+    return LabelledRows(outputs, truth, devices, None if predictions is not None else tuple(wanted), row_groups)
 
 
 def _rows_of_pairs(data: Any, result: Result, groups: Any) -> LabelledRows:
@@ -320,9 +314,9 @@ def _rows_of_pairs(data: Any, result: Result, groups: Any) -> LabelledRows:
             "groups must be a dict of device -> groups of its rows where data has a pair (outputs, labels) for each "
             f"device, got {type(groups).__name__}; or give outputs, labels, device= and groups= apart, one for each row"
         )
-    held = as_devices(data, "data")
-    pairs: list[Any] = [*held.values()] if isinstance(held, dict) else [*held]
-    owners = [*held] if isinstance(held, dict) else [*result.device_ids]
+    devices = as_devices(data, "data")
+    pairs: list[Any] = [*devices.values()] if isinstance(devices, dict) else [*devices]
+    owners = [*devices] if isinstance(devices, dict) else [*result.device_ids]
     if len(owners) != len(pairs):
         raise ValueError(
             f"data must have a pair (outputs, labels) for each of {pluralize(len(owners), 'device')}, got "
@@ -347,6 +341,6 @@ def _rows_of_pairs(data: Any, result: Result, groups: Any) -> LabelledRows:
     if not found:
         raise ValueError("no device has labelled rows; give outputs and labels of at least one")
     each = [np.concatenate([one[column] for one in found]) for column in (1, 2)]
-    devices = np.repeat(np.array([owner for owner, *_ in found], dtype=str), [len(one[2]) for one in found])
-    own_groups = None if groups is None else [group for one in found for group in one[3]]
-    return LabelledRows(each[0], each[1], devices, None, own_groups)
+    device = np.repeat(np.array([owner for owner, *_ in found], dtype=str), [len(one[2]) for one in found])
+    row_groups = None if groups is None else [group for one in found for group in one[3]]
+    return LabelledRows(each[0], each[1], device, None, row_groups)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformesh.common.quantities import format_bits, format_count, pluralize
-from conformesh.kernels.ranks import ANY, GROUP_RULES, kept_anyway, scores_needed
+from conformesh.kernels.ranks import ANY, GROUP_RULES, OWN, kept_anyway, scores_needed
 from conformesh.kernels.time_uniform import least_scores, scores_per_step
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate
 from conformesh.results.encoding import align_columns
@@ -243,7 +243,10 @@ def _answer_facts(result: Result) -> list[_Fact]:
     low, high = float(answer.thresholds.min()), answer.threshold
     same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
     said = dict(certificate.facts(answer.examples))
-    lines = [(result.what, f"{high:.6g} ({same})")]
+    if _has_own_thresholds(result):
+        lines = [(result.what, f"{low:.6g} to {high:.6g} (one for each device; the largest is valid on all)")]
+    else:
+        lines = [(result.what, f"{high:.6g} ({same})")]
     lines += [("part", part_name(answer.part))] if answer.part else []
     lines.append(("guarantee", f"{certificate.kind}: {CERTIFICATE_KINDS[certificate.kind]}"))
     if result.controlled:
@@ -319,16 +322,25 @@ def result_title(result: Result) -> str:
     if len(result) == 1 and loss is not None:
         return f"lambda {result.threshold:.6g}{_chosen(result)}, {_loss_name(result)} at most {result.alpha:g}"
     if len(result) == 1:
-        threshold = f"threshold {result.threshold:.6g}{_of_scores(result)}{_chosen(result)}"
-        return f"{threshold}, {result.method} at alpha {_level(result):g}"
+        return f"{_thresholds(result)}{_chosen(result)}, {result.method} at alpha {_level(result):g}"
     if centres is not None and len(result) == len(centres):
         return f"{result.what}s near {pluralize(len(centres), 'centre')}, alpha {result.alpha:g}"
     return f"{pluralize(len(result), result.what)}{_chosen(result)}, {result.method}"
 
 
-def _of_scores(result: Result) -> str:
-    """Return that a threshold is one of adapted scores, which decides nothing about new rows by itself."""
-    return "" if result.guarantee.adapt is None else f" of adapted scores ({result.guarantee.adapt.name})"
+def _has_own_thresholds(result: Result) -> bool:
+    """Return whether devices were asked to have a threshold each, and not by chance or by noise."""
+    guarantee, values = result.guarantee, result.answer.thresholds
+    return guarantee.mixture.kind == OWN and guarantee.adapt is None and bool(values.min() < values.max())
+
+
+def _thresholds(result: Result) -> str:
+    values = result.answer.thresholds
+    if _has_own_thresholds(result):
+        return f"thresholds {values.min():.6g} to {values.max():.6g}"
+    # A threshold of adapted scores decides nothing about new rows by itself.
+    scored = "" if result.guarantee.adapt is None else f" of adapted scores ({result.guarantee.adapt.name})"
+    return f"{result.what} {result.threshold:.6g}{scored}"
 
 
 def _chosen(result: Result) -> str:
@@ -377,7 +389,7 @@ def result_summary(result: Result) -> str:
         return f"Result({head}; {result.cost})"
     if len(result) == 1:
         asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={_level(result):g}"
-        found = f"{result.what} {result.threshold:.6g}{_of_scores(result)} {where}, {result.answer.certificate.kind}"
+        found = f"{_thresholds(result)} {where}, {result.answer.certificate.kind}"
         return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
     lines = align_columns(threshold_table(result), left=1)
     more = [f"... and {len(result.parts) - _MOST:,} more"] if len(result.parts) > _MOST else []

@@ -293,15 +293,15 @@ def label_positions(labels: Array, columns: Sequence[str], what: str) -> Array:
     return np.array([place[name] for name in names], dtype=np.int64)
 
 
-def check_output_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floats:
+def check_output_table(who: str, outputs: ArrayLike, low: float, high: float, hint: str = _HINT) -> Floats:
     """Return outputs as a float64 table whose entries have been checked."""
     table = as_output_table(who, outputs).astype(np.float64)
     inside = ((table >= low) & (table <= high)).all(axis=1)
-    return table if inside.all() else raise_bad_row(who, table, int(inside.argmin()))
+    return table if inside.all() else raise_bad_row(who, table, int(inside.argmin()), hint)
 
 
-def raise_bad_row(who: str, table: Array, i: int) -> NoReturn:
-    """Say what is wrong with a row."""
+def raise_bad_row(who: str, table: Array, i: int, hint: str = _HINT) -> NoReturn:
+    """Say what is wrong with a row; `hint` says what to do with logits."""
     row = table[i].astype(np.float64)
     if np.isnan(row).any():
         raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
@@ -314,9 +314,9 @@ def raise_bad_row(who: str, table: Array, i: int) -> NoReturn:
     if outside.size:
         raise ValueError(
             f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs; "
-            f"these look like logits: {_HINT}"
+            f"these look like logits: {hint}"
         )
     raise ValueError(
         f"score '{who}' needs probabilities that sum to 1 (within 0.001), row {i} of outputs sums to {row.sum():.6g}; "
-        f"these look like logits or unnormalised weights: {_HINT}"
+        f"these look like logits or unnormalised weights: {hint}"
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -144,16 +144,42 @@ class StepLosses:
         first = np.where(np.isposinf(self.starts), self.bound, self.starts)
         return np.where(passed > 0, self.values[np.maximum(last, 0)] if len(self.values) else 0.0, first)
 
-    def cells(self, grid: Floats) -> Floats:
-        """Return the loss that is given at exactly each of these lambdas, (items, lambdas); NaN where there is none.
+    def first_missing(self, grid: Floats) -> tuple[int, int] | None:
+        """Return an item and the place of a lambda of the grid at which it has no breakpoint; None if there is none.
 
-        >>> StepLosses.of([([0.2, 0.7], [0.5, 0.0])]).cells(np.array([0.7, 0.3])).tolist()
-        [[0.0, nan]]
+        >>> StepLosses.of([([0.2, 0.7], [0.5, 0.0])]).first_missing(np.array([0.7, 0.3]))
+        (0, 1)
         """
         order = np.argsort(grid)
         place = np.minimum(np.searchsorted(grid[order], self.lambdas), len(grid) - 1)
-        found, is_there = np.full((len(self), len(grid)), np.nan), grid[order][place] == self.lambdas
-        found[self._owner[is_there], order[place[is_there]]] = self.values[is_there]
+        is_there = grid[order][place] == self.lambdas
+        present = np.zeros((len(self), len(grid)), dtype=np.bool_)
+        present[self._owner[is_there], order[place[is_there]]] = True
+        if present.all():
+            return None
+        item, at = np.argwhere(~present)[0].tolist()
+        return item, at
+
+    def sums(self, grid: Floats, scale: int, who: str) -> Ints:
+        """Return the sum of the losses of all items at each lambda, in whole parts of the bound, rounded up.
+
+        Losses may rise and fall. A loss that is out of range, or breakpoints that do not ascend, are refused; `who` is
+        the name of the device.
+
+        >>> losses = StepLosses.of([([0.2, 0.7], [0.5, 1.0]), ([0.1], [0.0])])
+        >>> losses.sums(np.array([0.8, 0.3]), 10, "device 1").tolist()
+        [10, 5]
+        """
+        self._refuse_disorder(who)
+        starts, values = self._in_range(who)
+        whole, start = (_rounded_up(losses / self.bound, scale) for losses in (values, starts))
+        order = np.argsort(grid)
+        # What each breakpoint changes counts from the first lambda of the grid at or above it.
+        first = np.searchsorted(grid[order], self.lambdas)
+        changes = np.zeros(len(grid) + 1, dtype=np.int64)
+        np.add.at(changes, first, whole - self._before(start, whole))
+        found = np.empty(len(grid), dtype=np.int64)
+        found[order] = start.sum() + np.cumsum(changes[:-1])
         return found
 
     def take(self, items: Ints) -> StepLosses:
@@ -181,16 +207,8 @@ class StepLosses:
 
         What leaves the range or rises by round-off alone is put right, a rise to the larger side.
         """
-        if not (self.bound > 0 and math.isfinite(self.bound)):
-            raise ValueError(f"the bound of a loss must be a finite number above 0, got {self.bound}")
+        self._refuse_disorder(who)
         owner = self._owner
-        for at in np.flatnonzero(np.isnan(self.lambdas)).tolist():
-            raise ValueError(f"{who}, item {self.name(owner[at])}: lambda must be a number, got NaN; repair or drop it")
-        for at in np.flatnonzero((np.diff(self.lambdas) < 0) & (np.diff(owner) == 0)).tolist():
-            raise ValueError(
-                f"{who}, item {self.name(owner[at])}: breakpoints must ascend, got {self.lambdas[at]:g} before "
-                f"{self.lambdas[at + 1]:g}; sort them, each with its loss"
-            )
         starts, values = self._in_range(who)
         before = self._before(starts, values)
         rises = np.flatnonzero(values > before)
@@ -205,6 +223,19 @@ class StepLosses:
             starts[item] = max(starts[item], values[self.offsets[item]])
         return replace(self, starts=starts, values=values)
 
+    def _refuse_disorder(self, who: str) -> None:
+        """Refuse an impossible bound, and breakpoints that are NaN or do not ascend."""
+        if not (self.bound > 0 and math.isfinite(self.bound)):
+            raise ValueError(f"the bound of a loss must be a finite number above 0, got {self.bound}")
+        owner = self._owner
+        for at in np.flatnonzero(np.isnan(self.lambdas)).tolist():
+            raise ValueError(f"{who}, item {self.name(owner[at])}: lambda must be a number, got NaN; repair or drop it")
+        for at in np.flatnonzero((self.lambdas[1:] < self.lambdas[:-1]) & (np.diff(owner) == 0)).tolist():
+            raise ValueError(
+                f"{who}, item {self.name(owner[at])}: breakpoints must ascend, got {self.lambdas[at]:g} before "
+                f"{self.lambdas[at + 1]:g}; sort them, each with its loss"
+            )
+
     def _in_range(self, who: str) -> tuple[Floats, Floats]:
         """Return starts and values within [0, bound]; a breakpoint at -inf is a start."""
         starts = np.where(np.isposinf(self.starts), self.bound, self.starts)
@@ -216,8 +247,10 @@ class StepLosses:
         outside = np.flatnonzero(~((every >= -slack) & (every <= self.bound + slack)))
         if len(outside):
             item = int(np.concatenate([np.arange(len(self)), self._owner])[outside[0]])
+            step = int(outside[0]) - len(self)
+            where = f", lambda {self.lambdas[step]:g}" if step >= 0 else ""
             raise ValueError(
-                f"{who}, item {self.name(item)}: losses must lie between 0 and {self.bound:g}, got "
+                f"{who}, item {self.name(item)}{where}: losses must lie between 0 and {self.bound:g}, got "
                 f"{every[outside[0]]:g}; say the largest possible loss with bound=, or repair the item"
             )
         return np.clip(starts, 0.0, self.bound), np.clip(self.values, 0.0, self.bound)
@@ -261,24 +294,29 @@ def _rounded_up(parts: Floats, scale: int) -> Ints:
     return np.where(near / scale < parts, near + 1, near).astype(np.int64)
 
 
-def check_losses(table: Floats, bound: float, who: str, name: Callable[[int], str] = str) -> Floats:
-    """Return losses on a grid, (items, lambdas), within [0, bound], or say which item of `who` leaves the range.
+_BLOCK = 2**16  # losses of a table that are rounded at a time: they and what is computed from them stay in the cache
 
-    What leaves it by round-off alone is put right.
+
+def sums_of_table(table: NDArray[Any], bound: float, scale: int, who: str) -> Ints:
+    """Return the sum of each column of losses (items, lambdas), in whole parts of the bound, rounded up.
+
+    A loss outside [0, bound] by more than round-off is refused; `who` is the name of the device.
+
+    >>> sums_of_table(np.array([[0.5, 2.0], [1.0, 0.1]]), 2.0, 10, "device 1").tolist()
+    [8, 11]
     """
-    slack = _NOISE * bound
-    if len(wrong := np.argwhere(~((table >= -slack) & (table <= bound + slack)))):
-        item, place = wrong[0].tolist()
-        raise ValueError(
-            f"{who}, item {name(item)}, lambda number {place} of the grid: losses must lie between 0 and {bound:g}, "
-            f"got {table[item, place]:g}; say the largest possible loss with bound=, or repair the item"
-        )
-    return np.clip(table, 0.0, bound)
-
-
-def losses_in_units(table: Floats, bound: float, scale: int) -> Ints:
-    """Return losses between 0 and the bound in whole parts of the bound, `scale` of them, rounded up."""
-    return _rounded_up(table / bound, scale)
+    found, slack = np.zeros(table.shape[1], dtype=np.int64), _NOISE * bound
+    rows = max(_BLOCK // max(table.shape[1], 1), 1)
+    for start in range(0, len(table), rows):
+        part = table[start : start + rows].astype(np.float64)
+        if not (part.min() >= -slack and part.max() <= bound + slack):  # also where it is NaN
+            item, place = np.argwhere(~((part >= -slack) & (part <= bound + slack)))[0].tolist()
+            raise ValueError(
+                f"{who}, item {start + item}, lambda number {place} of the grid: losses must lie between 0 and "
+                f"{bound:g}, got {part[item, place]:g}; say the largest possible loss with bound=, or repair the item"
+            )
+        found += _rounded_up(np.clip(part, 0.0, bound) / bound, scale).sum(axis=0)
+    return found
 
 
 def ratio_losses(numerator: ArrayLike, denominator: ArrayLike, level: float, largest: float = 1.0) -> Floats:

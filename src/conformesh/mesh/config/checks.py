@@ -244,9 +244,7 @@ def _check_scores(config: DeviceConfig) -> list[ConfigError]:
     if found.problem:
         return [ConfigError(config.name, "scores", "warning", found.problem)]
     if not n:
-        return [
-            ConfigError(
-                config.name, "scores", "warning", f"{config.scores.file} holds no scores; the device takes part without"
-            )
-        ]
+        what = "scores" if found.rows is None else "labelled rows"
+        words = f"{config.scores.file} holds no {what}; the device takes part without"
+        return [ConfigError(config.name, "scores", "warning", words)]
     return [ConfigError(config.name, "scores", "fine", f"n = {n:,} in {config.scores.file}")]

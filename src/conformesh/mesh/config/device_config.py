@@ -38,7 +38,7 @@ from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.scores import Score, get_score
 
-_NUMBER_COLUMNS = ("prediction", "scale")  # of outputs, for regression
+_NUMBER_OUTPUTS = (("prediction",), ("prediction", "scale"))  # columns of outputs for regression
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,10 @@ class DeviceConfig:
         if self.is_private:
             _check_privacy(self, chosen)
         _check_time_uniform(self)
+        if self.is_private:
+            from conformesh.protocols.p_dcp import check_requirement  # which devices with other methods do not need
+
+            check_requirement(replace(self.requirement, hides_example=self.guarantee.adapt is not None), chosen)
         _check_parts(self)
         if self.scores.score is None and self.scores.score_options:
             raise ValueError(f"score_options {', '.join(self.scores.score_options)} need a score that they belong to")
@@ -212,7 +216,7 @@ class DeviceConfig:
         except TypeError as problem:
             raise ValueError(f"guarantee.adapt_options: {problem}") from None
         if isinstance(found, Even):
-            is_number = {*self.scores.output_columns} <= {*_NUMBER_COLUMNS}
+            is_number = self.scores.output_columns in _NUMBER_OUTPUTS
             return found.for_task("regression" if is_number else "classification")
         return found
 
@@ -407,6 +411,14 @@ def _check_time_uniform(config: DeviceConfig) -> None:
     guarantee = config.chosen_guarantee
     if not guarantee.time_uniform:
         return
+    if guarantee.mixture.kind in ("sizes", "paper") and len(config.devices) > 1:
+        raise ValueError(
+            "pac_confidence on a mesh holds for all runs together (time_uniform), because devices calibrate again "
+            "whenever scores change. It needs shares that are fixed in advance, and those of mixture "
+            f"{guarantee.mixture.kind!r} follow the numbers of scores: choose mixture 'equal' (--mixture equal) or "
+            "shares by device (--mixture FILE), or guarantee.time_uniform = false (--no-time-uniform) for one "
+            "calibration at a time that is chosen before its scores are seen"
+        )
     try:
         if config.run.on_lost == "continue":
             raise ValueError(
@@ -470,15 +482,16 @@ def _check_outputs(config: DeviceConfig) -> None:
     if config.scores.score is not None:
         raise ValueError(f"{name} makes the scores of a device from its labelled outputs; leave scores.score out")
     if adapt.task == "regression":
-        if columns not in ((_NUMBER_COLUMNS[0],), _NUMBER_COLUMNS):
+        if columns not in _NUMBER_OUTPUTS:
             raise ValueError(
-                f"{name} is for regression: scores.output_columns must be {_NUMBER_COLUMNS[0]!r}, or "
-                f"{' and '.join(map(repr, _NUMBER_COLUMNS))}, got {list_names(columns) if columns else 'none'}"
+                f"{name} is for regression: scores.output_columns must be 'prediction', or 'prediction' and 'scale', "
+                f"got {list_names(columns) if columns else 'none'}"
             )
     elif len(columns) < 2:
         raise ValueError(
             f"{name} is for classification: scores.output_columns must name the classes, at least two, in the order of "
             f"the columns of outputs, got {list_names(columns) if columns else 'none'}"
+            + ("; for regression it must be 'prediction'" if config.guarantee.adapt == "even" else "")
         )
 
 

@@ -160,7 +160,11 @@ def _map_lines(config: DeviceConfig) -> list[str]:
 
 
 def _table_lines(name: str, table: dict[str, Any]) -> list[str]:
-    return [f"[{name}]", *(f"{_text(key)} = {_value(item)}" for key, item in table.items() if item is not None)]
+    return [f"[{name}]", *_entries(table)]
+
+
+def _entries(table: dict[str, Any]) -> list[str]:
+    return [f"{_text(key)} = {_value(item)}" for key, item in table.items() if item is not None]
 
 
 def _value(value: Any) -> str:
@@ -172,7 +176,13 @@ def _value(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_value, value)) + "]"
-    raise TypeError(f"device.toml holds texts, numbers, true, false and lists of them, got {type(value).__name__}")
+    if isinstance(value, dict):  # an option that has options of its own, such as the base of `adapt = "even"`
+        return (
+            "{" + ", ".join(f"{_text(key)} = {_value(item)}" for key, item in value.items() if item is not None) + "}"
+        )
+    raise TypeError(
+        f"device.toml holds texts, numbers, true, false, and lists and tables of them, got {type(value).__name__}"
+    )
 
 
 def _text(text: str) -> str:

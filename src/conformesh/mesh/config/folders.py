@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ from conformesh.mesh.config.endpoints import (
 )
 from conformesh.mesh.config.local_scores import scatter_scores
 from conformesh.mesh.config.roster import EarlierRoster, Revoked, Roster, check_roster_size
-from conformesh.mesh.config.settings import SECTIONS, SETTINGS, OnlineSettings, change_sections
+from conformesh.mesh.config.settings import OUTPUTS_FILE, SECTIONS, SETTINGS, OnlineSettings, change_sections
 from conformesh.mesh.config.signing import signed_document
 
 __all__ = [
@@ -87,6 +87,7 @@ def init_mesh(
     insecure: bool = False,
     days: int = 365,
     sizes: dict[str, int] | None = None,
+    check: Callable[[DeviceConfig], None] | None = None,
     **settings: Any,
 ) -> list[Path]:
     """Make the folders of a new mesh and return those of the devices, in row order.
@@ -105,6 +106,8 @@ def init_mesh(
         How long the devices' certificates are valid.
     sizes
         The most scores that devices may claim, by their ids in the network; who is not named may claim any number.
+    check
+        Called with the configuration of the first device before anything is written; it raises what is wrong.
     settings
         Settings by the names of `SETTINGS`, for instance ``method="e-dcp", alpha="0.1", patience=10.0``; shares by the
         ids of the network.
@@ -131,6 +134,8 @@ def init_mesh(
     limits = {called[name]: most for name, most in (sizes or {}).items()}
     roster = Roster(1, mesh, names, first.edges, first.endpoints, sizes=limits)
     first = first.with_roster(roster)
+    if check is not None:
+        check(first)
     make_folder(root)
     with open_authority(root, new=True) as authority:
         if authority.finished_request or authority.roster is not None:
@@ -227,7 +232,7 @@ def add_device(
             listen=str(listening_endpoint(endpoint)),
             map=MeshMap.of_roster(roster),
             roster=roster,
-        ).with_settings(file=SETTINGS["file"].default)
+        ).with_settings(file=SETTINGS["file"].default if known.guarantee.adapt is None else OUTPUTS_FILE)
         _add_folder(change, root, new, days)
         authority.commit(change)
     return root / name

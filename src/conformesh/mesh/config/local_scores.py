@@ -118,7 +118,8 @@ def read_local_scores(config: DeviceConfig) -> LocalScores:
     """Read the scores of this device; a heading alone means none, and without a column of devices all are its own."""
     path = config.path("scores")
     if not path.is_file():
-        raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
+        what = "scores" if config.guarantee.adapt is None else "labelled outputs"
+        raise ValueError(f"{path}: device {config.name!r} needs a file with its {what}; a heading alone means none")
     if config.has_epsilon:
         return _read_row_by_row(config)
     if config.guarantee.adapt is not None:
@@ -232,7 +233,7 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
     if _ending(source) != _ending(target.name):
         raise ValueError(
             f"{source}: a file that ends in {_ending(source)} cannot take the place of {target}; convert it, or name "
-            f"another file in {config.folder / DEVICE_FILE}, as `scores`"
+            f"another file in {config.folder / DEVICE_FILE}, as `file` in [scores]"
         )
     data = read_bytes(source)
     if config.has_epsilon:
@@ -275,7 +276,7 @@ def _owner_and_mode(target: Path) -> tuple[tuple[int, int], int]:
     if stat.S_ISLNK(status.st_mode):
         raise ValueError(
             f"{target}: is a symbolic link to {os.readlink(target)} and would become a regular file; replace the file "
-            f"that it points to, or name that file in {DEVICE_FILE}, as `scores`"
+            f"that it points to, or name that file in {DEVICE_FILE}, as `file` in [scores]"
         )
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{target}: is not a regular file; remove it, and put the scores again")
@@ -316,7 +317,7 @@ def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     if not config.has_parts:
         return LocalScores(values, epochs)
     groups, weights = held.rows.groups, held.rows.weight
-    _check_group_names(table.name, groups, config)
+    check_group_names(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:
         refuse_weights_above_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
     return LocalScores(values, epochs, groups=groups, weights=weights)
@@ -327,12 +328,11 @@ def _labelled_rows(config: DeviceConfig, source: str, data: bytes | None = None)
     from conformesh.mesh.config.labelled_rows import read_device_rows  # which other devices need not hold in memory
 
     rows = read_device_rows(config, source, data)
-    _check_group_names(source, rows.groups, config)
     return LocalScores(np.empty(0), groups=rows.groups, rows=rows)
 
 
-def _check_group_names(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
-    """Refuse rows of groups that the mesh is not configured with."""
+def check_group_names(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
+    """Refuse rows in several groups, or in groups that the mesh is not configured with."""
     if groups is None:
         return
     if groups.overlapping:
@@ -413,7 +413,7 @@ def _extra_columns(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, A
     rows = slice(*held.rows.offsets[k : k + 2].tolist())
     if held.rows.groups is not None:
         groups = held.rows.groups.take(rows)
-        _check_group_names(held.name, groups, config)
+        check_group_names(held.name, groups, config)
         found[config.scores.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
     if held.rows.weight is not None and config.scores.weight_column is not None:
         found[config.scores.weight_column] = held.rows.weight[rows].tolist()

@@ -23,8 +23,8 @@ Copy each folder, whole, to the machine of its device, and to no other machine:
 | --- | --- |
 {places}
 
-{_what_to_put(config)}, or spread one file
-over all folders here, before copying, with `conformesh mesh init ... --scores FILE`.
+{_what_to_put(config)}.
+Or spread one file over all folders here, before copying, with `conformesh mesh init ... --scores FILE`.
 
 {_INSECURE if config.security.insecure else _SECURE}
 ## How to start
@@ -56,7 +56,9 @@ def _what_to_put(config: DeviceConfig) -> str:
         return f"Put the device's own scores into its `{file}` (a line `device,score`, then one line per score)"
     columns = ", ".join(f"`{name}`" for name in (config.scores.label_column, *config.scores.output_columns[:3]))
     more = ", ..." if len(config.scores.output_columns) > 3 else ""
-    return f"Put the device's own labelled outputs into its `{file}` (columns {columns}{more}; one line per example)"
+    return (
+        f"Put the device's own labelled outputs into its `{file}`:\ncolumns {columns}{more}, and one line per example"
+    )
 
 
 _CERTIFICATES = """\

@@ -104,6 +104,9 @@ class GuaranteeSettings:
     adapt_options: dict[str, Any] = _declare({}, "Options of adapt that differ from their defaults.")  # noqa: RUF009
 
 
+OUTPUTS_FILE = "outputs.csv"  # the file of labelled outputs in new folders, where scores adapt to them
+
+
 @dataclass(frozen=True)
 class ScoreSettings:
     """The local scores: a file beside this one, which never leaves the device. Score and model: the same everywhere."""

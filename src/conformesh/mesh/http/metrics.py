@@ -249,8 +249,8 @@ METRICS: tuple[Metric, ...] = (
         Metric(name, "gauge", words, ("alpha",), _per_word(_coverage(field)))
         for name, field, words in (
             ("coverage", "coverage", "Share of labelled examples whose sets cover, on this device since its result."),
-            ("coverage_low", "low", "Lower end of the exact 95 % interval of the coverage of this device."),
-            ("coverage_high", "high", "Upper end of it."),
+            ("coverage_low", "low", "Lower end of the exact 95 % interval of conformesh_coverage, for one look."),
+            ("coverage_high", "high", "Upper end of the exact 95 % interval of conformesh_coverage, for one look."),
             ("coverage_rows", "rows", "Labelled examples that were sent to /evaluate since the result."),
             ("set_size", "mean_size", "Mean number of labels in their sets, or mean width of their intervals."),
         )

@@ -1,8 +1,8 @@
 """Prediction sets and intervals of a node, for local programs.
 
 Where scores adapt to the rows of a device, sets are those of this device: it predicts with the shared window and the
-rows that it calibrated with, which it still has, or reads again after a start. A digest in its result tells whether
-they are the same.
+rows that it calibrated with. After a start it reads them again, and a digest in its result tells whether they are the
+same.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from conformesh.results.result import Result
 
 _TABLES = ("probabilities", "outputs")  # what a request may call its table
-_OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
+_ROW_FIELDS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
 WAITS_FOR_A_RUN = (
-    "a device that has not taken part in a run cannot predict with adapted scores, since its rows are not among the "
-    "shared ones: it predicts after its first run"
+    "a device that has not taken part in a run cannot predict with adapted scores, because its rows are not among the "
+    "shared ones: wait for its first run"
 )
 
 
 class MissingRowsError(LookupError):
-    """The rows that a device calibrated with are not there, so that it cannot predict with adapted scores now."""
+    """A node with adapted scores cannot predict, because it lacks the rows that it calibrated with."""
 
 
 class AdaptedPredictions:
@@ -73,15 +73,11 @@ class AdaptedPredictions:
             rows = self._read_rows()
             if rows is None:
                 raise MissingRowsError(
-                    "the labelled outputs of this device are not read, and adapted scores predict with them; /health "
-                    "says what is wrong"
+                    "the labelled outputs of this device cannot be read, and adapted scores need them to predict; "
+                    "/health says what is wrong"
                 )
-            if rows.digest != facts.digests[name]:
-                raise MissingRowsError(
-                    f"the labelled outputs of this device are not those that it calibrated with in run {found.run} "
-                    f"(their digest is {rows.digest[:12]}..., and was {facts.digests[name][:12]}...): put the file of "
-                    "that run back, in the same order, or wait for the next run"
-                )
+            if words := found.explain_other_rows(name, rows):
+                raise MissingRowsError(words)
         predictor = DevicePredictor(result, name, rows)
         predictor.is_quiet = True  # replies have the note
         return predictor
@@ -94,7 +90,7 @@ def predict(found: CertifiedResult, adapted: AdaptedPredictions | None, body: by
     as_names = request.get("as_names", False)
     if not isinstance(as_names, bool):
         raise ValueError(f"'as_names' must be true or false, got {as_names!r:.40}")
-    made = _predicted(found, adapted, request)
+    made = _predict_rows(found, adapted, request)
     threshold = as_json_value(made.view.threshold) if len(made.view) == 1 and made.predictor is None else UNSET
     if made.task == "regression":
         if as_names:
@@ -105,7 +101,7 @@ def predict(found: CertifiedResult, adapted: AdaptedPredictions | None, body: by
     if as_names:
         if (classes := made.view.classes) is None:
             raise ValueError(
-                "'as_names' needs the names of the classes, with which only a mesh with adapt is configured"
+                "'as_names' needs the names of the classes, and only a mesh with adapt knows them; leave it out"
             )
         reply.names = [[str(classes[column]) for column in members] for members in sets]
     if made.predictor is not None and (unseen := made.predictor.unseen_classes):
@@ -120,7 +116,7 @@ def evaluate(found: CertifiedResult, adapted: AdaptedPredictions | None, body: b
     labels = request.pop("labels", None)
     if not isinstance(labels, list) or not labels:
         raise ValueError("'labels' must be a list with the true label of each example, at least one")
-    made = _predicted(found, adapted, request)
+    made = _predict_rows(found, adapted, request)
     values = made.values
     if len(labels) != len(values):
         raise ValueError(f"'labels' must have one label for each of {len(values)} rows of outputs, got {len(labels)}")
@@ -148,12 +144,12 @@ def _column(label: Any, classes: tuple[Any, ...] | None, columns: int) -> int:
                 unknown_name("label", label, names) if names else f"a label must be a number, got {label!r}"
             )
         return names.index(label)
-    if isinstance(label, bool) or not isinstance(label, int | float) or label != int(label) or not 0 <= label < columns:
+    if not _is_number(label) or not 0 <= label < columns or label != int(label):
         raise ValueError(f"a label must be the number of a class, from 0 to {columns - 1}, got {label!r:.40}")
     return int(label)
 
 
-class _Predicted(NamedTuple):
+class _Prediction(NamedTuple):
     """Sets (rows x labels, boolean) or intervals (rows x 2), the level they are of, and what made adapted ones."""
 
     values: Any
@@ -162,12 +158,12 @@ class _Predicted(NamedTuple):
     predictor: DevicePredictor | None
 
 
-def _predicted(found: CertifiedResult, adapted: AdaptedPredictions | None, request: dict[str, Any]) -> _Predicted:
-    table, rows, result = _table_in(request), _of_rows(request), found.calibration
+def _predict_rows(found: CertifiedResult, adapted: AdaptedPredictions | None, request: dict[str, Any]) -> _Prediction:
+    table, rows, result = _table_in(request), _row_options(request), found.calibration
     if result.guarantee.adapt is None:
         score = _score(result.score, request.get("score"))
         view = result.at(rows.pop("alpha", None))
-        return _Predicted(view.predict(_as_outputs(score.task, table), score=score, **rows), view, score.task, None)
+        return _Prediction(view.predict(_as_outputs(score.task, table), score=score, **rows), view, score.task, None)
     if adapted is None:
         raise MissingRowsError("this node was started without its labelled outputs, and cannot predict")
     predictor = adapted.predictor(found)
@@ -178,7 +174,7 @@ def _predicted(found: CertifiedResult, adapted: AdaptedPredictions | None, reque
     if alpha is None and len(result.alphas) > 1:
         raise ValueError(f"'alpha' must say which level: {', '.join(f'{level:g}' for level in result.alphas)}")
     values = predictor.predict(_as_outputs(task, table), alpha=alpha, groups=rows.get("groups"))
-    return _Predicted(values, result.at(alpha), task, predictor)
+    return _Prediction(values, result.at(alpha), task, predictor)
 
 
 def _table_in(request: dict[str, Any]) -> Any:
@@ -193,9 +189,9 @@ def _as_outputs(task: str, table: Any) -> Any:
     return table[:, 0] if task == "regression" and table.ndim == 2 and table.shape[1] == 1 else table
 
 
-def _of_rows(request: dict[str, Any]) -> dict[str, Any]:
+def _row_options(request: dict[str, Any]) -> dict[str, Any]:
     """Return which of several thresholds the rows of a request need, checked for their types."""
-    rows = {name: request[name] for name in _OF_ROWS if name in request}
+    rows = {name: request[name] for name in _ROW_FIELDS if name in request}
     if "alpha" in rows and not _is_number(rows["alpha"]):
         raise ValueError(f"'alpha' must be a number, got {rows['alpha']!r:.40}")
     if "groups" in rows and not (isinstance(rows["groups"], list) and all(map(_is_group, rows["groups"]))):

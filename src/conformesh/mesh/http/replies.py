@@ -302,7 +302,7 @@ class HttpReplies:
         try:
             return self._certified()
         except Refused as refusal:
-            more = "" if self._adapted is None else f"; {WAITS_FOR_A_RUN}"
+            more = "" if self._adapted is None or self._status().last_error else f"; {WAITS_FOR_A_RUN}"
             raise Refused(refusal.status, f"{refusal}{more}") from None
 
     def _refuse_in_words(self, reply: Callable[[], _T]) -> _T:

@@ -29,7 +29,6 @@ from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.problems import Problem
 from conformesh.pipeline.solver import MethodRun, solve_on_device
 from conformesh.protocols.block import Answers, SearchProgress
-from conformesh.results.adapted_facts import DeviceRows
 from conformesh.results.result import Result
 from conformesh.table import Table
 
@@ -220,9 +219,10 @@ def with_fresh_seed(run: MethodRun, guarantee: Guarantee) -> MethodRun:
 def local_table(config: DeviceConfig, scores: LocalScores) -> Table:
     """Return the rows of a device as calibration takes them."""
     rows = scores.rows
-    if rows is None and config.adaptation is not None:  # no file, or an unreadable one
-        outputs = np.empty(0) if config.classes is None else np.empty((0, len(config.classes)))
-        rows = DeviceRows(config.adaptation.read(outputs, np.empty(0, np.int64), config.name))
+    if rows is None and config.guarantee.adapt is not None:  # no file, or an unreadable one
+        from conformesh.mesh.config.labelled_rows import no_rows  # which other devices need not hold in memory
+
+        rows = no_rows(config)
     if rows is not None:
         offsets = np.array([0, len(scores)], dtype=np.int64)
         return Table((config.name,), offsets, outputs=rows.bag.outputs, truth=rows.bag.labels, groups=rows.groups)

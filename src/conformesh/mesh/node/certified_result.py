@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
@@ -13,6 +13,9 @@ from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.status import CertifiedFacts, ThresholdForAll
 from conformesh.results.certificate import Certificate
 from conformesh.results.result import Result
+
+if TYPE_CHECKING:
+    from conformesh.results.adapted_facts import DeviceRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +75,17 @@ class CertifiedResult:
             survivors=list(self.roster),
             lost=list(self.lost),
             adapt=None if (adapt := self.calibration.guarantee.adapt) is None else adapt.name,
+        )
+
+    def explain_other_rows(self, device: str, rows: DeviceRows) -> str:
+        """Return why a device cannot predict with these rows; nothing if adapted scores were calibrated with them."""
+        facts = self.calibration.adapted
+        if facts is None or device not in facts.digests or rows.digest == facts.digests[device]:
+            return ""
+        return (
+            f"the labelled outputs of this device are not those that it calibrated with in run {self.run} (their "
+            f"digest is {rows.digest[:12]}..., and was {facts.digests[device][:12]}...), so that it cannot predict: "
+            "put the file of that run back, in the same order, or wait for the next run"
         )
 
     def _scores(self) -> int | None:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from conformesh.files.atomic_writes import remove_drafts
 from conformesh.mesh.config.device_config import DeviceConfig
@@ -62,6 +63,7 @@ class NodeFiles:
         self._reload_requested = threading.Event()
         self._unsaved: CertifiedResult | None = None  # a result that could not be written yet
         self._due = 0.0  # when to look again
+        self._compared: tuple[Any, Any, str] = None, None, ""  # a result, the rows of this device, and how they differ
 
     def remove_drafts(self) -> None:
         """Delete what killed processes have left."""
@@ -138,10 +140,20 @@ class NodeFiles:
 
     def _report(self) -> None:
         privacy = "" if self.privacy is None else self.privacy.problem
-        self._state.set_trouble(Trouble.SCORES, "; ".join(filter(None, [self.scores.problem, privacy])))
+        problems = self.scores.problem, privacy, self._other_rows()
+        self._state.set_trouble(Trouble.SCORES, "; ".join(filter(None, problems)))
         self._state.set_trouble(Trouble.CERTIFICATE, self.certificate.problem)
         self._state.set_trouble(Trouble.DISK, self.disk.problem)
         self._state.set_file_status(self.certificate.expires, self.scores.failures, self.scores.waiting)
+
+    def _other_rows(self) -> str:
+        """Return why a node with adapted scores cannot predict after a start, if its rows were changed meanwhile."""
+        found, rows = self._state.certified, self.scores.known.rows
+        if found is None or rows is None or found.calibration.rows:  # a result of this process has its rows
+            return ""
+        if self._compared[0] is not found or self._compared[1] is not rows:  # hashing takes time: not every second
+            self._compared = found, rows, found.explain_other_rows(self.config.name, rows)
+        return self._compared[2]
 
     def _reload(self) -> None:
         """Read device.toml, the scores and the certificate again, and log what takes effect.

@@ -271,7 +271,7 @@ class NodeState:
             if self._certified is not found:
                 return None
             before = self._coverage.get(batch.alpha)
-            after = batch if before is None else before.joined(batch)
+            after = batch if before is None else before.merge(batch)
             self._coverage[batch.alpha] = after
             return after
 

@@ -247,7 +247,7 @@ class CoverageStatus(Struct):
         rate = covered / rows
         return cls(alpha, run, rows, covered, rate, float(low[0]), float(high[0]), as_json_value(size / rows), empty)
 
-    def joined(self, other: CoverageStatus) -> CoverageStatus:
+    def merge(self, other: CoverageStatus) -> CoverageStatus:
         """Return the coverage of the examples of both."""
         size = sum(float(one.mean_size) * one.rows for one in (self, other))
         rows, covered = self.rows + other.rows, self.covered + other.covered

@@ -38,6 +38,7 @@ _STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, np.inf)
 _TEMPERATURES = (0.5, 1.0, 1.5)
 # Scores are multiples of this: as fine as anyone needs, short to send, and the same whatever the last bit of a sum is.
 _GRAIN = 2.0**-30
+_HINT = "apply softmax"  # there is no adaptation of logits
 _SUM_SLACK = 0.001  # by which rows of probabilities may miss 1, as for other scores
 _CELLS_AT_ONCE = 2**16  # of calibration rows and classes: half a megabyte stays in the cache
 
@@ -119,11 +120,11 @@ class Prior(Adaptation):
 
     def read_new(self, outputs: ArrayLike) -> Array:
         """Return checked probabilities."""
-        table = check_output_table(self.name, outputs, 0.0, LARGEST_PROBABILITY)
+        table = check_output_table(self.name, outputs, 0.0, LARGEST_PROBABILITY, _HINT)
         if self.prior is not None and len(table) and table.shape[1] != len(self.prior):
             raise ValueError(f"prior has {len(self.prior)} classes, but outputs have {table.shape[1]} columns")
         wrong = np.abs(table.sum(axis=1) - 1) > _SUM_SLACK
-        return raise_bad_row(self.name, table, int(wrong.argmax())) if wrong.any() else table
+        return raise_bad_row(self.name, table, int(wrong.argmax()), _HINT) if wrong.any() else table
 
     def leave_one_out(self, bag: Bag, setting: Setting) -> Floats:
         """Return 1 - q of each label, from the labels of the other examples."""

@@ -29,7 +29,9 @@ from conformesh.scores.regression import AbsoluteResidual, NormalisedResidual
 
 _ADDED = (2.0, 10.0, 50.0, np.inf)  # choices of b and c
 _LEVELS = 64  # steps on either side into which clipped residuals are rounded; this moves m and s by less than 1 %
-_CLIP = 4.0  # usual scales at which residuals are clipped: beyond it a single one would decide the scale of a device
+# Usual scales at which residuals are clipped: beyond it a single one would decide the scale of a device. With 3 the
+# coverage of the worst state of births was .836 instead of .880; with 6 the intervals of flights were .6 % wider.
+_CLIP = 4.5
 # Half octaves of |e| that are counted where the usual scale is not given: from 2^-40 to 2^40.
 _BINS, _LOWEST_BIN = 160, -80
 _LOSS_FACTOR = 8.0  # of losses in usual scales: residuals 1.5 usual scales beyond an interval reach the cap
