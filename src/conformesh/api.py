@@ -194,7 +194,8 @@ def calibrate(
     rng
         For adapted scores, where each device draws a row that it hides, and for the group rule `regression` with more
         than 50 combinations, where it draws one of its scores: by default fresh entropy, since coverage is also an
-        average over this draw. The result records it, and ``rng=result.options["group_seed"]`` repeats the run.
+        average over this draw; a number repeats a run. The result records which rows are hidden, and the draw of the
+        group rule as ``options["group_seed"]``.
     **options
         The method's own options, see `METHODS[method].options`.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.arrays import frame_columns, note_similar_names
+from conformesh.common.arrays import check_index, columns_in_order, frame_columns, note_similar_names
 from conformesh.common.names import device_name, natural_order
 from conformesh.files.input_forms import (
     ColumnRoles,
@@ -276,10 +276,13 @@ class Table:
         used = [name for key in ("groups", "mixture") for name in _column_names(given.get(key))]
         reader, each, found = read_labelled_outputs(data, roles, labels, adaptation.task, classes, used, ids)
         classes = found if classes is None else classes
-        bags = [
-            adaptation.read(outputs, _as_positions(own, classes, adaptation, reader.who(k)), reader.who(k))
-            for k, (outputs, own) in enumerate(each)
-        ]
+        names = [*map(str, classes)] if classes is not None and adaptation.task == "classification" else []
+        bags = []
+        for k, (outputs, own) in enumerate(each):
+            who = reader.who(k)
+            check_index(own, outputs, "labels", "outputs")
+            in_order = columns_in_order(outputs, names, f"{who}: outputs")
+            bags.append(adaptation.read(in_order, _as_positions(own, names, adaptation, who), who))
         shapes = {bag.outputs.shape[1:] for bag in bags if len(bag.labels)}
         if len(shapes) > 1:
             odd = next(k for k, bag in enumerate(bags) if len(bag.labels) and bag.outputs.shape[1:] != min(shapes))
@@ -487,12 +490,18 @@ def _column_names(given: Any) -> list[str]:
     return [*given] if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given) else []
 
 
-def _as_positions(labels: Any, classes: Sequence[Any] | None, adaptation: Adaptation, who: str) -> Any:
+def _as_positions(labels: Any, classes: Sequence[str], adaptation: Adaptation, who: str) -> Any:
     """Return labels as column numbers where they are names of classes; none may be missing."""
-    refuse_missing_labels(np.asarray(labels), who)
-    if classes is None or adaptation.task != "classification":
-        return labels
-    return label_positions(np.asarray(labels), [*map(str, classes)], f"{who}, labels")
+    given = np.asarray(labels)
+    refuse_missing_labels(given, who)
+    if classes:
+        return label_positions(given, classes, f"{who}, labels")
+    if adaptation.task == "classification" and (name := next((y for y in given.tolist() if isinstance(y, str)), None)):
+        raise ValueError(
+            f"{who}: labels are names, such as {name!r}, and nothing says which column of outputs belongs to which; "
+            "give classes=, the names in the order of the columns"
+        )
+    return labels
 
 
 def _offsets(sizes: Any) -> Ints:

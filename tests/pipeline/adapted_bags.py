@@ -121,7 +121,7 @@ def calibrated(full, left_out, order=None, seed=0):
         return calibrate(data, Network.complete(len(data)), [*full.alphas], **options), keep
 
 
-def is_missed(full, result, device, item, alpha):
+def is_missed(full, predictor, device, item, alpha):
     """Whether the set of a new example does not hold its label."""
     groups = None
     if full.groups is not None and full.groups != "labels":
@@ -131,7 +131,7 @@ def is_missed(full, result, device, item, alpha):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationNote)
         try:
-            found = result.on(str(device)).predict(row, alpha=float(alpha), groups=groups)
+            found = predictor.predict(row, alpha=float(alpha), groups=groups)
         except ValueError as refused:
             if "no threshold for group" in str(refused):  # no calibration row is in it: nothing is predicted
                 return False
@@ -167,9 +167,9 @@ def exact_ratios(full, *, publicly=False):
             places = [None] if publicly or not n else range(n)
             share = Fraction(1, len(combinations) * (max(n, 1) if publicly else len(places)))
             share *= Fraction(1) if chances is None else chances[k]
-            for place, alpha in itertools.product(places, full.alphas):
-                view = result if place is None else with_hidden(result, k, place)
-                miss = is_missed(full, view, k, item, alpha)
+            predictors = [(result if place is None else with_hidden(result, k, place)).on(str(k)) for place in places]
+            for predictor, alpha in itertools.product(predictors, full.alphas):
+                miss = is_missed(full, predictor, k, item, alpha)
                 for part in _parts(full, k, item):
                     asked[part, alpha] = asked.get((part, alpha), Fraction(0)) + share
                     missed[part, alpha] = missed.get((part, alpha), Fraction(0)) + share * miss

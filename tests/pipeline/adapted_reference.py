@@ -15,7 +15,7 @@ from conformesh import adapt
 
 GRAIN = 2.0**-30  # part of the definition of scores: both round to it, so that last bits do not matter
 LOSS_UNIT, LARGEST_LOSS = 256, 12 * 256
-LEVELS, CLIP = 64, 4.0
+LEVELS, CLIP = 64, 4.5
 
 
 class Rows:
@@ -68,7 +68,7 @@ class PriorReference:
 
 
 class ScaleReference:
-    """|e - m| / s, from the residuals of the other rows, clipped at four usual scales and rounded."""
+    """|e - m| / s, from the residuals of the other rows, clipped at `CLIP` usual scales and rounded."""
 
     def __init__(self, made):
         self.made = made

@@ -12,7 +12,7 @@ import pytest
 
 from conformesh import Network, adapt, calibrate
 from tests.peer.test_adapted import results_of_devices, simulated
-from tests.pipeline.adapted_reference import Rows, pooled_includes
+from tests.pipeline.adapted_reference import CLIP, LEVELS, Rows, pooled_includes
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "ignore::conformesh.TooFewScores")
 CASES, CHUNKS = 1000, 4
@@ -147,7 +147,7 @@ class Case:
     def is_between_levels(self, end):
         """Whether residuals are rounded up or down at this one: it may be in the set alone, or touch it."""
         scale = self.made.base if isinstance(self.made, adapt.Even) else self.made
-        steps = 0.5 + end / (4 * scale.usual / 64) if scale.usual else 0.0
+        steps = 0.5 + end / (CLIP * scale.usual / LEVELS) if scale.usual else 0.0
         return abs(steps - round(steps)) < 1e-4
 
     def intervals(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from itertools import repeat
 from numbers import Integral, Real
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import similar_names
+from conformesh.common.names import natural_order, similar_names
 from conformesh.common.notes import emit_note
 
 LARGEST_EXACT = 2**53  # up to here every integer is a float64, and a JSON number that every reader keeps
@@ -45,6 +45,22 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
         return _of_pandas(values)
     array = values if type(values) is np.ndarray else _by_protocol(values, what)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def columns_in_order(outputs: Any, classes: Sequence[str], what: str) -> NDArray[Any]:
+    """Return outputs as an array, the columns of a frame in the order of the classes; without classes as they are."""
+    columns = frame_columns(outputs)
+    if columns is None or not classes or columns == [*classes]:
+        return as_array(outputs, what)
+    if sorted(columns) != sorted(classes):
+        wrong = natural_order({*columns} ^ {*classes})
+        odd = f"; {wrong[0]!r} is {'missing' if wrong[0] in classes else 'none of them'}" if wrong else ""
+        known, got = (", ".join(names[:8]) + ", ..." * (len(names) > 8) for names in (classes, columns))
+        raise ValueError(
+            f"{what} must have a column for each class, {known}, got {got}{odd}; rename the columns, or pass an array "
+            "with the columns in this order"
+        )
+    return as_array(outputs, what)[:, [columns.index(name) for name in classes]]
 
 
 def note_large_integers(array: NDArray[Any], what: str) -> None:

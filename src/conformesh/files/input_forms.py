@@ -392,10 +392,11 @@ def read_labelled_outputs(
     data = as_frame(data, columns, label, "data")
     known = frame_columns(data)
     if known is not None:
-        if label not in known:
+        roles = {"label": label, "device": columns.device}
+        if missing := [role for role, name in roles.items() if name not in known]:
             raise ValueError(
-                f"a frame of outputs must have the column {label!r} with the true label of each row, got "
-                f"{', '.join(known[:8])}; name it with columns={{'label': ...}}"
+                f"a frame of outputs must have the column {roles[missing[0]]!r} with the {missing[0]} of each row, got "
+                f"{', '.join(known[:8])}; name it with columns={{{missing[0]!r}: ...}}"
             )
         taken = {columns.device, label, *columns.given.values(), columns.id, *used}
         if task == "regression":

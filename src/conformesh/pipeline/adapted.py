@@ -1,14 +1,14 @@
 """Calibration with adapted scores: choose settings, score leave-one-out, and fetch a window of pooled scores.
 
-One run has up to three steps. The devices add up what settings depend on (`Adaptation.summary_counts`), where there is
-such; then the leave-one-out losses of every setting, where there are several; then they search the required rank among
-the adapted scores of the best settings, and share the scores around it. Each device hides one of its rows, drawn before
-any score is computed; `results.adapted` predicts with the rest.
+One run has up to three steps. The devices add up the counts that settings depend on (`Adaptation.summary_counts`), if
+there are any; then the leave-one-out losses of every setting, if there are several; then they search the required rank
+among the adapted scores of the best settings, and share the scores around it. Each device hides one of its rows, drawn
+before any score is computed; `results.adapted` predicts with the other rows.
 
 With `p-dcp` these sums and counts are masked, and the window has points of a public grid in place of scores: counts at
-them bound the score of the required rank from above, so that sets hold what they would hold with all scores known.
+them bound the score of the required rank from above, so that sets contain those of exact scores.
 
-With `mixture="own"` every device counts its own rows alone: only sums of losses are sent, if there is a choice.
+With `mixture="own"` every device counts its own rows only, and sends sums of losses if there are several settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from conformesh.common.array_types import Ints
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import list_names
 from conformesh.common.random_streams import random_stream
 from conformesh.guarantee import Guarantee
@@ -38,7 +38,7 @@ from conformesh.protocols.waves import contradiction
 from conformesh.results.adapted_facts import AdaptedFacts, DeviceRows
 from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
-from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting
+from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, LOSS_UNIT, Setting, choice_level
 
 if TYPE_CHECKING:
     from conformesh.protocols.groups import Grouping
@@ -57,9 +57,9 @@ class AdaptedRun(NamedTuple):
     Attributes
     ----------
     rows
-        The rows of the devices here.
+        The rows of the local devices.
     guarantee
-        What is asked, with the groups that all devices agreed on.
+        The guarantee, with the groups that all devices agreed on.
     agreed
         The numbers of rows.
     grouping
@@ -82,7 +82,7 @@ class AdaptedRun(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether each device is covered by itself."""
+        """Whether the guarantee holds for each device by itself."""
         return self.requirement.mixture == OWN
 
 
@@ -96,7 +96,7 @@ def device_rows(table: Table, device: int) -> DeviceRows:
 
 
 def draw_hidden_rows(seed: int, network_rows: Ints, sizes: Ints) -> list[int]:
-    """Return which row each device here hides, -1 where it has none; it depends on no value."""
+    """Return the place of the hidden row of each local device, -1 where it has no row; it does not depend on values."""
     return [
         int(random_stream(seed, "hidden row", row).integers(size)) if size else -1
         for row, size in zip(network_rows.tolist(), sizes.tolist(), strict=True)
@@ -104,12 +104,12 @@ def draw_hidden_rows(seed: int, network_rows: Ints, sizes: Ints) -> list[int]:
 
 
 def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool = True) -> Protocol[Answers]:
-    """Run all steps on the devices here; the answers have the problems, and what predictions need."""
+    """Run all steps on the local devices; return answers with the problems and what predictions need."""
     return (yield from gather_by_flooding(_all_steps(blank, asked, run, sealed), blank, None, sealed))
 
 
 def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> GatheringProtocol[Answers]:
-    adapt, level = asked.adaptation, float(asked.guarantee.alphas[0])
+    adapt, level = asked.adaptation, choice_level(asked.guarantee.alphas)
     rows = [device_rows(asked.rows.table, k) for k in range(asked.rows.devices)]
     bags = [own.bag for own in rows]
     assert asked.rows.table.outputs is not None
@@ -123,13 +123,17 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
     counts = np.zeros(0, dtype=np.int64)
     if (held := np.stack([adapt.summary_counts(bag) for bag in bags])).shape[1]:
         counts = yield from sums.add_up("summary_counts", held, bags, 1)
-    choices = adapt.reachable_settings(counts, columns)
+    # Sorted, so that of several with the same loss a device that predicts takes the same one, whatever `counts` were.
+    choices = tuple(sorted({*adapt.reachable_settings(counts, columns)}))
     losses = np.zeros(0, dtype=np.int64)
     if len(choices) > 1:
         own = np.array([[int(adapt.losses(bag, s, level).sum()) for s in choices] for bag in bags], dtype=np.int64)
         losses = yield from sums.add_up("losses", own, bags, LARGEST_LOSS)
     shared = _shared_settings(choices, adapt.settings(counts, columns), losses)
-    scored = [[adapt.leave_one_out(bag, choices[place]) for place in shared] for bag in bags]
+    scored = [
+        [_leave_one_out_scores(adapt, bag, choices[place], name) for place in shared]
+        for name, bag in zip(asked.rows.names, bags, strict=True)
+    ]
     parts, samples, sizes = _score_columns(asked, scored, len(shared))
     block = replace(
         blank,
@@ -170,7 +174,7 @@ def _all_steps(blank: Block, asked: AdaptedRun, run: Any, sealed: bool) -> Gathe
         rounded=demand is not None and demand.rounded,
     )
     whole = asked.agreed.rows @ _atoms_of_parts(asked, len(asked.agreed.names.atoms) or 1)
-    if found.sizes is not None:  # which nobody knew before
+    if found.sizes is not None:  # p-dcp: known only after the run
         whole = found.sizes[:, :: len(shared)]
     examples = whole.sum(axis=0).tolist()
     problems = tuple(
@@ -237,6 +241,18 @@ def _check_windows(block: Block, samples: WeightedScores, windows: Sequence[Sequ
             if strange.any():
                 name = block.network.ids[block.rows[int(np.argmax(strange))]]
                 raise contradiction(f"the pooled scores around the threshold do not fit the scores of device {name}")
+
+
+def _leave_one_out_scores(adapt: Adaptation, bag: Bag, setting: Setting, name: str) -> Floats:
+    """Return the scores of a device's rows; refuse what an adaptation of a user must not return."""
+    scores = np.asarray(adapt.leave_one_out(bag, setting), dtype=np.float64)
+    if scores.shape != (len(bag),) or np.isnan(scores).any():
+        what = "NaN" if scores.shape == (len(bag),) else f"shape {scores.shape}"
+        raise ValueError(
+            f"device {name}: leave_one_out of adaptation {adapt.name!r} must return one number for each of "
+            f"{len(bag)} examples, got {what}"
+        )
+    return scores
 
 
 def _shared_settings(choices: Sequence[Setting], usual: Sequence[Setting], losses: Ints) -> list[int]:

@@ -1,12 +1,12 @@
 r"""Predictions of one device with adapted scores: from its own rows and what all devices agreed on.
 
 An adapted score depends on the examples of its device, so that there is no one threshold. All devices share a *window*:
-pooled scores around the threshold with their exact counts. To decide on a label y for a new x, a device puts (x, y) in
-the place of one example that was hidden in advance, computes the scores of its other examples again, and counts:
-y is in the set if less than the required rank lies strictly below the score of (x, y) (docs/guarantees.md).
+pooled scores around the threshold with their exact counts. To decide on a label y for a new x, a device replaces one
+example, hidden in advance, by (x, y), computes the scores of its other examples again, and counts: y is in the set if
+the weight of the scores strictly below that of (x, y) is less than the required rank (docs/guarantees.md).
 
-How the other scores change depends on the label alone, not on x. So each label has a limit that is computed once, and
-predicting compares scores with limits. Labels that a window leaves undecided are included.
+For the adaptations of the library the scores of the other examples depend on y and not on x. So each label has a limit
+that is computed once, and a prediction compares scores with limits. Labels that a window leaves undecided are included.
 
 With `mixture="own"` a device needs no window: it counts its own examples only, and hides none.
 """
@@ -25,12 +25,12 @@ from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.common.names import natural_order
 from conformesh.common.notes import emit_note
 from conformesh.files.memberships import EVERYONE, Memberships
-from conformesh.kernels.ranks import OWN, RankRule
+from conformesh.kernels.ranks import OWN, RankRule, scores_needed
 from conformesh.results.adapted_facts import DeviceRows
 from conformesh.results.evaluation import DeviceCoverage, coverage_by_device
 from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
-from conformesh.scores.adapt.base import LARGEST_LOSS
+from conformesh.scores.adapt.base import LARGEST_LOSS, choice_level
 
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
@@ -58,7 +58,7 @@ class DevicePredictor:
         assert facts is not None
         self.result, self.device, self.rows, self.facts, self.adapt = result, device, rows, facts, adapt
         self.is_own = result.guarantee.mixture.kind == OWN
-        self._level = float(result.guarantee.alphas[0])  # by which settings are chosen
+        self._level = choice_level(result.guarantee.alphas)
         hidden = -1 if self.is_own else facts.hidden[device]
         if not self.is_own and hidden not in range(len(rows.bag)) and (len(rows.bag) or hidden >= 0):
             raise ValueError(
@@ -160,7 +160,7 @@ class DevicePredictor:
             setting = self.facts.choices[place]
             scores = self.adapt.candidate_scores(self._rest, setting, self.facts.columns, new)
             limits = self._limits_of(view, parts, place, new)
-            included |= chosen & (scores <= limits)
+            included |= chosen & ~(scores > limits)  # a score that is not a number decides nothing
         # Nothing is known of the scores of other settings, so that labels are kept.
         return included | ~self._is_known(selected)
 
@@ -182,8 +182,10 @@ class DevicePredictor:
 
     @property
     def unseen_classes(self) -> tuple[str, ...]:
-        """The classes of which the device has no calibration row; empty where it has no row at all."""
-        if self._seen is None or not len(self.rows.bag):
+        """The classes without a calibration row on the device; empty where its sets are full for want of rows."""
+        n = len(self.rows.bag)
+        few = scores_needed(max(self.result.guarantee.alphas)) if self.is_own else 1
+        if self._seen is None or n < few:
             return ()
         names = self.result.classes or range(self.facts.columns)
         return tuple(str(names[c]) for c in np.flatnonzero(self._seen == 0).tolist())
@@ -242,7 +244,8 @@ class DevicePredictor:
         shape = (len(new), self.facts.columns) if self._is_classifier else (1, len(new))
         if len(self.facts.choices) == 1:
             allowed = self._allowed(new)
-            return np.zeros(shape, dtype=np.int64) if allowed is None else allowed[0].astype(np.int64) - 1
+            only = np.True_ if allowed is None else allowed[0]
+            return np.broadcast_to(np.where(only, 0, -1), shape)
         choice = self._choice(new)
         if not choice.possible:
             return np.full(shape, -1)
@@ -264,7 +267,7 @@ class DevicePredictor:
         sums = []
         for place, setting in enumerate(facts.choices):
             before = int(adapt.losses(self.rows.bag, setting, self._level).sum()) if len(self.rows.bag) else 0
-            others = adapt.others(self._rest, setting, facts.columns, self._level, new, choose=True).losses
+            others = adapt.other_losses(self._rest, setting, facts.columns, self._level, new)
             whole = facts.losses[place] - before + others
             sums.append(whole if allowed is None else np.where(allowed[place], whole, _NEVER))
         base = np.stack(sums)
@@ -276,22 +279,29 @@ class DevicePredictor:
         return found
 
     def _allowed(self, new: Array) -> Bools | None:
-        """Return which settings there are for each candidate, (settings, 1, columns); None: all of them."""
+        """Return which settings there are for each candidate, (settings, 1 or rows, columns); None: all of them."""
         facts, adapt = self.facts, self.adapt
         if not facts.counts:
             return None
-        own, rest = adapt.summary_counts(self.rows.bag), adapt.summary_counts(self._rest)
-        base = np.array(facts.counts) - own + rest
-        known: dict[int, Bools] = {}
-        found = np.empty((len(facts.choices), 1, len(new)), dtype=np.bool_)
-        for piece, residual in enumerate(np.asarray(new).tolist()):
-            counted = adapt.summary_counts(Bag(np.zeros(1), np.array([residual])))
-            where = int(counted.argmax())
-            if where not in known:
+        base = np.array(facts.counts) - adapt.summary_counts(self.rows.bag) + adapt.summary_counts(self._rest)
+        known: dict[bytes, Bools] = {}
+
+        def allowed(candidate: Bag) -> Bools:
+            counted = adapt.summary_counts(candidate)
+            if (key := counted.tobytes()) not in known:
                 there = {*adapt.settings(base + counted, facts.columns)}
-                known[where] = np.array([setting in there for setting in facts.choices])
-            found[:, 0, piece] = known[where]
-        return found
+                # Where one of them was not foreseen, it might be the best one: nothing is known of its losses.
+                is_foreseen = there <= {*facts.choices}
+                known[key] = np.array([is_foreseen and setting in there for setting in facts.choices])
+            return known[key]
+
+        if self._is_classifier:
+            rows = new if adapt.needs_new_rows else new[:1]
+            labels = [np.array([column]) for column in range(facts.columns)]
+            found = [[allowed(Bag(row[None], label)) for label in labels] for row in rows]
+        else:
+            found = [[allowed(Bag(np.zeros(1), residual[None])) for residual in new]]
+        return np.moveaxis(np.array(found), -1, 0)
 
     # --- limits -------------------------------------------------------------------------------------------------------
 
@@ -302,7 +312,7 @@ class DevicePredictor:
             return self._limits[key]
         columns = self.facts.columns
         setting = self.facts.choices[place]
-        others = self.adapt.others(self._rest, setting, columns, self._level, new, choose=False).scores
+        others = self.adapt.other_scores(self._rest, setting, columns, new)
         own = self.adapt.leave_one_out(self.rows.bag, setting)
         largest = np.full(others.shape[:2], -np.inf)
         if parts.by_label is not None:  # a class without calibration rows is always in the set

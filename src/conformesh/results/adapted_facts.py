@@ -1,6 +1,6 @@
-"""What a calibration with adapted scores leaves for predictions, besides windows, and the rows that it was made with.
+"""What a calibration with adapted scores records for predictions, besides windows, and the calibration rows.
 
-Kept apart from `results.adapted`, which predicts: other results need nothing else of it, and a node holds little.
+A module of its own, so that results without adapted scores do not import `results.adapted`, which predicts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
     weights
         What a row of each device weighs in the counts of windows.
     missing
-        What the rows of devices without any would weigh.
+        The weight that devices without rows would have.
     rounded
         Whether weights were rounded down.
     """

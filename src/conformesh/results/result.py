@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh import __version__
 from conformesh.common.array_types import Floats
-from conformesh.common.arrays import as_array, check_index, frame_columns
-from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.arrays import as_array, check_index, columns_in_order, frame_columns
+from conformesh.common.names import unknown_name
 from conformesh.files.input_forms import PREDICTION
 from conformesh.files.json_numbers import as_number
 from conformesh.files.memberships import EVERYONE, Memberships
@@ -313,7 +313,10 @@ class Result(
 
     @property
     def threshold(self) -> float:
-        """One number that is valid on every device: the largest of the devices' thresholds."""
+        """One number that is valid on every device: the largest of the devices' thresholds.
+
+        With adapted scores it is a threshold of the scores of calibration rows, and does not decide on new rows.
+        """
         return self.answer.threshold
 
     @property
@@ -484,6 +487,9 @@ class Result(
 
     def on(self, device: object, data: Any = None, *, groups: Any = None) -> DevicePredictor:
         """Return the predictor of one device, which answers alone: for results with adapted scores.
+
+        Keep it for many predictions: the first one computes what all of them need, with 1,000 rows and 1,000 classes
+        in about a second, and `predict(outputs, device=...)` repeats this in every call.
 
         Parameters
         ----------
@@ -682,7 +688,7 @@ class Result(
         """Return prediction intervals (rows x 2); the arguments are those of `predict`. Not for classification."""
         if self.controlled:
             raise TypeError("a loss has sets and no intervals; use predict(outputs)")
-        kind = self._score(rows.get("score"))
+        kind = self.guarantee.adapt or self._score(rows.get("score"))
         if kind.task != "regression":
             raise TypeError(f"score '{kind.name}' is for classification and has no intervals; use predict(outputs)")
         found: Floats = self.predict(outputs, **rows)
@@ -928,17 +934,7 @@ class Result(
 
     def table_of(self, outputs: Any) -> NDArray[Any]:
         """Return outputs as an array, the columns of a frame in the order of the classes where these are known."""
-        columns, classes = frame_columns(outputs), [*map(str, self.classes or ())]
-        if columns is None or not classes or columns == classes:
-            return as_array(outputs, "outputs")
-        if sorted(columns) != sorted(classes):
-            wrong = natural_order({*columns} ^ {*classes})
-            odd = f"; {wrong[0]!r} is {'missing' if wrong[0] in classes else 'none of them'}" if wrong else ""
-            raise ValueError(
-                f"outputs must have a column for each class, {_some(classes)}, got {_some(columns)}{odd}; rename the "
-                "columns, or pass an array with the columns in this order"
-            )
-        return as_array(outputs, "outputs")[:, [columns.index(name) for name in classes]]
+        return columns_in_order(outputs, [*map(str, self.classes or ())], "outputs")
 
     # --- summaries, tables and pictures -------------------------------------------------------------------------------
 

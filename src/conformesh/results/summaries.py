@@ -338,7 +338,9 @@ def _thresholds(result: Result) -> str:
     values = result.answer.thresholds
     if _has_own_thresholds(result):
         return f"thresholds {values.min():.6g} to {values.max():.6g}"
-    return f"{result.what} {result.threshold:.6g}"
+    # A threshold of adapted scores decides nothing about new rows by itself.
+    scored = "" if result.guarantee.adapt is None else f" of adapted scores ({result.guarantee.adapt.name})"
+    return f"{result.what} {result.threshold:.6g}{scored}"
 
 
 def _chosen(result: Result) -> str:

@@ -2,8 +2,8 @@
 
 Where devices differ (hospitals with other diseases, sensors with a bias), a score that knows its device gives smaller
 sets for the same guarantee. `Prior` learns which labels a device has, `Scale` the bias and the scale of its residuals,
-`Even` evens out coverage between devices. The table is `ADAPTATIONS`; one's own is a subclass of `Adaptation` with one
-method, `leave_one_out`. `calibrate(..., adapt="prior")` uses them, and `Result.on(device)` predicts.
+`Even` evens out coverage between devices. The table is `ADAPTATIONS`; a custom adaptation is a subclass of `Adaptation`
+with one method, `leave_one_out`. `calibrate(..., adapt="prior")` uses them, and `Result.on(device)` predicts.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def get_adaptation(name: str, **options: Any) -> Adaptation:
     for option in options:
         if option not in known:
             raise TypeError(unknown_name(f"option of adaptation '{name}'", option, known))
-    if isinstance(options.get("base"), dict):  # of a file
+    if isinstance(options.get("base"), dict):  # read from a file
         base = {**options["base"]}
         options["base"] = get_adaptation(str(base.pop("name", None)), **base)
     return ADAPTATIONS[name](**options)
 
 
 def as_adaptation(given: Any) -> Adaptation | None:
-    """Return the adaptation that was meant: itself, one of its class or of that name; None stays None."""
+    """Return an adaptation from an object, a class or a name; None stays None."""
     if given is None or isinstance(given, Adaptation):
         return given
     if isinstance(given, str):

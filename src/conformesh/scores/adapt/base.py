@@ -1,8 +1,8 @@
-r"""What every adaptation has in common: a leave-one-out score, and how it answers for a candidate label.
+r"""`Adaptation`: a leave-one-out score, and how a device computes it with a candidate among its examples.
 
 An adapted score :math:`A(z; B)` of an example z may depend on the examples B of its device, but not on their order
-(docs/guarantees.md). z itself is left out of what its score is computed from. A device that predicts puts the candidate
-(x, y) in the place of one hidden example, and computes the scores of the others again: `Adaptation` says how.
+(docs/guarantees.md). The score of z is computed from the other examples. A device that predicts replaces one hidden
+example by the candidate (x, y), and computes the scores of its other examples again.
 
 Some adaptations choose options (*settings*) from the calibration examples of all devices: by the smallest sum of
 leave-one-out losses, whole numbers, so that every device chooses alike. The choice is repeated for each candidate.
@@ -11,7 +11,9 @@ leave-one-out losses, whole numbers, so that every device chooses alike. The cho
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -52,43 +54,27 @@ class Bag(NamedTuple):
         return self if row < 0 else self.take(np.delete(np.arange(len(self.labels)), row))
 
 
-class Others(NamedTuple):
-    """What becomes of the other examples of a device when a candidate is among them.
-
-    The first axis has one entry for all new rows, or one for each of them where it depends on their outputs.
-
-    Attributes
-    ----------
-    scores
-        Their scores, (1 or rows, columns, examples).
-    losses
-        The sum of their losses, (1 or rows, columns); zeros where nothing is chosen.
-    """
-
-    scores: Floats
-    losses: Ints
-
-
 class Adaptation(ABC):
     """A score that learns from the examples of a device.
 
-    One's own subclass is a frozen dataclass with `leave_one_out`, for classification. Everything else has a default
-    that refits for every candidate: right for any score, and slow.
+    A custom subclass for classification is a frozen dataclass with `leave_one_out`. Everything else has a default
+    that refits for every candidate, which is correct for any score and slow.
 
     Attributes
     ----------
     name, summary
-        What the adaptation is called, and one line about it.
+        The name of the adaptation, and one line about it.
     task
         "classification" or "regression".
     needs_new_rows
-        Whether the scores of the other examples depend on the outputs of the candidate, not only on its label.
+        Whether the scores of the other examples depend on the outputs of the candidate, not only on its label. So for
+        `summary_counts`.
     window
         How many pooled scores around the threshold are shared, or "full"; see `calibrate`.
     bounds
-        Between what scores lie: public thresholds are chosen for it.
+        The smallest and the largest possible score, from which `p-dcp` makes its public grid.
     predictions_reveal
-        What predictions of a device tell about its rows, for the report of `conformesh privacy`.
+        What the predictions of a device reveal about its rows, for the report of `conformesh privacy`.
     """
 
     name: ClassVar[str]
@@ -101,7 +87,7 @@ class Adaptation(ABC):
 
     @abstractmethod
     def leave_one_out(self, bag: Bag, setting: Setting) -> Floats:
-        """Return the score of each example, computed from the other examples of the bag; large where a label is odd.
+        """Return the score of each example, computed from the other examples of the bag; large for an unusual label.
 
         It must not depend on the order of the other examples.
         """
@@ -120,7 +106,7 @@ class Adaptation(ABC):
         return ((),)
 
     def reachable_settings(self, counts: Ints, columns: int) -> tuple[Setting, ...]:
-        """Return the settings that there may be after one example was replaced."""
+        """Return all settings that are possible after one example has been replaced."""
         return self.settings(counts, columns)
 
     def describe_setting(self, setting: Setting) -> str:
@@ -128,7 +114,7 @@ class Adaptation(ABC):
         return ", ".join(f"{value:g}" for value in setting)
 
     def losses(self, bag: Bag, setting: Setting, level: float) -> Ints:
-        """Return the leave-one-out loss of each example, from 0 to `LARGEST_LOSS`; `level` is the first alpha."""
+        """Return the leave-one-out loss of each example, from 0 to `LARGEST_LOSS`; `level` is the smallest alpha."""
         raise TypeError(f"adaptation {self.name!r} has several settings and no losses to choose by; define losses()")
 
     # --- candidates ---------------------------------------------------------------------------------------------------
@@ -150,15 +136,25 @@ class Adaptation(ABC):
         """Return how many candidates each new example has: the classes."""
         return int(outputs.shape[1])
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
-        """Return scores, and with `choose` losses, of the examples of `rest` with each candidate among them."""
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
+        """Return the scores of the examples of `rest` with each candidate among them, (1 or rows, columns, examples).
+
+        The first axis has one entry for all new rows unless `needs_new_rows`.
+        """
         scores = np.empty((len(new), columns, len(rest)))
-        losses = np.zeros((len(new), columns), dtype=np.int64)
         for r, c, bag in _with_candidates(rest, new, columns):
             scores[r, c] = self.leave_one_out(bag, setting)[:-1]
-            if choose:
-                losses[r, c] = int(self.losses(bag, setting, level)[:-1].sum())
-        return Others(scores, losses)
+        return scores
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the sum of the losses of the examples of `rest` with each candidate among them, (1 or rows, columns).
+
+        The first axis is that of `other_scores`.
+        """
+        losses = np.zeros((len(new), columns), dtype=np.int64)
+        for r, c, bag in _with_candidates(rest, new, columns):
+            losses[r, c] = int(self.losses(bag, setting, level)[:-1].sum())
+        return losses
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of all candidates, (rows, columns), computed from `rest`."""
@@ -219,6 +215,11 @@ def as_values(given: Any, what: str, automatic: tuple[float, ...], smallest: flo
             f"{what} must be 'auto', a number above {smallest:g}, or several to choose from, got {given!r}"
         )
     return values
+
+
+def choice_level(alphas: Sequence[Fraction]) -> float:
+    """Return the level at which settings are chosen, for all levels of a calibration: their order must not matter."""
+    return float(min(alphas))
 
 
 def round_losses(losses: NDArray[Any]) -> Ints:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Array, Floats, Ints
-from conformesh.scores.adapt.base import Adaptation, Bag, Others, Setting
+from conformesh.scores.adapt.base import Adaptation, Bag, Setting
 from conformesh.scores.adapt.prior import Prior
 from conformesh.scores.adapt.scale import Scale
 from conformesh.scores.base import Task
@@ -51,7 +51,6 @@ class Even(Adaptation):
     summary: ClassVar[str] = "ranks scores within each device, so that coverage differs less between devices"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     predictions_reveal: ClassVar[str] = "the distribution of its own scores, and what its base has learned"
-    needs_new_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check_window()
@@ -73,19 +72,19 @@ class Even(Adaptation):
 
     @property
     def task(self) -> Task:  # type: ignore[override]
-        """What the base scores."""
+        """The task of the base."""
         return "classification" if self.base == "auto" else self.base.task
 
     def for_task(self, task: Task) -> Even:
-        """Return this with the base for a task, where that was left open."""
+        """Return the adaptation with the base for a task where base is "auto"."""
         return replace(self, base=Prior() if task == "classification" else Scale()) if self.base == "auto" else self
 
     @property
-    def needs_rows(self) -> bool:
-        """Whether the base depends on new rows."""
+    def needs_new_rows(self) -> bool:  # type: ignore[override]
+        """Whether the scores of the base depend on the outputs of the candidate."""
         return bool(self.base.needs_new_rows)
 
-    # What is not about scores is that of the base.
+    # Everything but scores comes from the base.
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return checked outputs and labels of the base."""
@@ -143,26 +142,31 @@ class Even(Adaptation):
         below = np.searchsorted(np.sort(scores), scores, side="left")
         return self._shrink(below, scores, len(bag) - 1)
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return numbers that lie below the score of a candidate exactly where the other's score of the base does.
 
         A candidate above the score b of the base has at least as many scores below it as lie at or below b, and
         :math:`F_0` at least at b; one that is not above b has one score less below it.
         """
-        base: Others = self.base.others(rest, setting, columns, level, new, choose=choose)
-        ordered = np.sort(base.scores, axis=-1)
+        base = self.base.other_scores(rest, setting, columns, new)
+        ordered = np.sort(base, axis=-1)
         # How many lie at or below each: the place of the last one of equal scores.
-        last = np.arange(1, len(rest) + 1) + np.zeros(ordered.shape, dtype=np.int64)
-        for i in range(len(rest) - 2, -1, -1):
-            last[..., i] = np.where(ordered[..., i] == ordered[..., i + 1], last[..., i + 1], last[..., i])
-        places = np.argsort(np.argsort(base.scores, axis=-1, kind="stable"), axis=-1, kind="stable")
+        is_last = np.append(ordered[..., 1:] != ordered[..., :-1], np.ones((*base.shape[:2], 1), bool), axis=-1)
+        ends = np.where(is_last[..., : len(rest)], np.arange(1, len(rest) + 1), len(rest))
+        last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
+        places = np.argsort(np.argsort(base, axis=-1, kind="stable"), axis=-1, kind="stable")
         limits = self._shrink(last, ordered, len(rest))
-        return Others(np.nextafter(np.take_along_axis(limits, places, axis=-1), -np.inf), base.losses)
+        return np.nextafter(np.take_along_axis(limits, places, axis=-1), -np.inf)
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the losses of the base."""
+        found: Ints = self.base.other_losses(rest, setting, columns, level, new)
+        return found
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the shrunken ranks of all candidates among the other scores."""
         scores: Floats = self.base.candidate_scores(rest, setting, columns, new)
-        others = np.sort(self.base.others(rest, setting, columns, 0.1, new, choose=False).scores, axis=-1)
+        others = np.sort(self.base.other_scores(rest, setting, columns, new), axis=-1)
         below = np.empty(scores.shape, dtype=np.int64)
         for row, each in enumerate(others):
             rows = slice(None) if len(others) == 1 else slice(row, row + 1)
@@ -172,7 +176,7 @@ class Even(Adaptation):
 
     def residual_limits(self, rest: Bag, setting: Setting, new: Array, limits: Floats) -> tuple[Floats, Floats]:
         """Return for each piece the ends of the residuals with at most this score; see `Scale.residual_limits`."""
-        others = np.sort(self.base.others(rest, setting, 1, 0.1, new, choose=False).scores[0], axis=-1)
+        others = np.sort(self.base.other_scores(rest, setting, 1, new)[0], axis=-1)
         reached = np.full(len(new), -np.inf)
         for piece, (own, limit) in enumerate(zip(others, limits, strict=True)):
             # Scores are whole grains: those at or below the limit are rounded from less than half a grain above it.

@@ -11,7 +11,7 @@ temperature T). Strength and temperature are chosen by the leave-one-out log los
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,6 @@ from conformesh.scores.adapt.base import (
     LOSS_UNIT,
     Adaptation,
     Bag,
-    Others,
     Setting,
     as_values,
     round_losses,
@@ -41,6 +40,7 @@ _TEMPERATURES = (0.5, 1.0, 1.5)
 _GRAIN = 2.0**-30
 _HINT = "apply softmax"  # there is no adaptation of logits
 _SUM_SLACK = 0.001  # by which rows of probabilities may miss 1, as for other scores
+_CELLS_AT_ONCE = 2**16  # of calibration rows and classes: half a megabyte stays in the cache
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,12 @@ class Prior(Adaptation):
         self._grid()
         if self.prior is None:
             return
-        given = [*self.prior.values()] if isinstance(self.prior, Mapping) else self.prior
-        shares = np.asarray(given, dtype=np.float64)
+        if isinstance(self.prior, Mapping):
+            raise TypeError(
+                "prior must be a list of numbers in the order of the columns of outputs, got a dict; give "
+                "[prior[name] for name in classes]"
+            )
+        shares = np.asarray(self.prior, dtype=np.float64)
         if shares.ndim != 1 or len(shares) < 2 or not np.isfinite(shares).all() or not (shares > 0).all():
             raise ValueError(
                 "prior must be one number above 0 for each class, how frequent it is in the training data, got "
@@ -106,6 +110,11 @@ class Prior(Adaptation):
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
         """Return checked probabilities and column numbers."""
+        if np.ndim(outputs) == 1 and np.ndim(labels) == 1 and np.size(labels):
+            raise ValueError(
+                f"{who}: adaptation 'prior' needs a row of probabilities for each example, one for each class, got "
+                f"outputs of shape {np.shape(outputs)}; for regression use 'scale'"
+            )
         table = self.read_new(outputs)
         return Bag(table, as_true_labels(self.name, table, labels, outputs))
 
@@ -125,22 +134,19 @@ class Prior(Adaptation):
         """Return the log loss of each label."""
         return _log_losses(self._own(bag, setting))
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
-        """Return the scores of `rest` with each label once more: only one column of their corrections changes."""
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
+        """Return the scores of `rest` with each label once more."""
         scores = np.empty((1, columns, len(rest)))
+        for some, q in self._with_each_label(rest, setting, columns):
+            scores[0, :, some] = _as_scores(q)
+        return scores
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the sum of the losses of `rest` with each label once more."""
         losses = np.zeros((1, columns), dtype=np.int64)
-        powers, labels, rows = _powers(rest.outputs, setting), rest.labels, np.arange(len(rest))
-        counts = _counts_without(labels, columns)
-        products = powers * self._factors(counts, setting)
-        for c in range(columns):
-            before = products[:, c].copy()
-            products[:, c] = powers[:, c] * self._factors(counts + _one_hot(c, columns), setting)[:, c]
-            q = products[rows, labels] / products.sum(axis=1)
-            products[:, c] = before
-            scores[0, c] = _as_scores(q)
-            if choose:
-                losses[0, c] = int(_log_losses(q).sum())
-        return Others(scores, losses)
+        for _, q in self._with_each_label(rest, setting, columns):
+            losses[0] += _log_losses(q).sum(axis=1)
+        return losses
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return 1 - q of every label of every new example."""
@@ -152,15 +158,34 @@ class Prior(Adaptation):
 
     def _own(self, bag: Bag, setting: Setting) -> Floats:
         """Return q of the own label of each example."""
-        factors = self._factors(_counts_without(bag.labels, bag.outputs.shape[1]), setting)
-        products = _powers(bag.outputs, setting) * factors
-        return np.asarray(products[np.arange(len(bag)), bag.labels] / products.sum(axis=1))
+        powers, counts = _powers(bag.outputs, setting), np.bincount(bag.labels, minlength=bag.outputs.shape[1])
+        products = self._products(powers, bag.labels, counts, setting)
+        return np.asarray(products[np.arange(len(bag)), bag.labels] / _pairwise_sums(products.T)[-1][0])
+
+    def _with_each_label(self, rest: Bag, setting: Setting, columns: int) -> Iterator[tuple[slice, Floats]]:
+        """Yield some examples at a time with q of their own labels, (columns, examples), with each label once more."""
+        counts = np.bincount(rest.labels, minlength=columns)
+        step = max(1, _CELLS_AT_ONCE // columns)
+        for start in range(0, len(rest), step):
+            some = slice(start, start + step)
+            powers, labels = _powers(rest.outputs[some], setting), rest.labels[some]
+            before, after = (self._products(powers, labels, counts + more, setting) for more in (0, 1))
+            rows = np.arange(len(labels))
+            own = np.tile(before[rows, labels], (columns, 1))
+            own[labels, rows] = after[rows, labels]
+            yield some, own / _sums_with_one_changed(before.T, after.T)
 
     def _all(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return q of all labels of new examples."""
-        counts = np.bincount(rest.labels, minlength=columns)
-        products = _powers(new, setting) * self._factors(counts, setting)
-        return np.asarray(products / products.sum(axis=1, keepdims=True))
+        products = _powers(new, setting) * self._factors(np.bincount(rest.labels, minlength=columns), setting)
+        return np.asarray(products / _pairwise_sums(products.T)[-1][0][:, None])
+
+    def _products(self, powers: Floats, labels: Ints, counts: Ints, setting: Setting) -> Floats:
+        """Return powers times their factors, where `counts` are those of all examples: each leaves itself out."""
+        rows = np.arange(len(labels))
+        products = powers * self._factors(counts, setting)
+        products[rows, labels] = powers[rows, labels] * self._factors(counts - 1, setting)[labels]
+        return np.asarray(products)
 
     def _factors(self, counts: Ints, setting: Setting) -> Floats:
         """Return what probabilities are multiplied by."""
@@ -171,20 +196,36 @@ class Prior(Adaptation):
         return np.asarray(counts / prior + strength)
 
 
-def _counts_without(labels: Ints, columns: int) -> Ints:
-    """Return how many other examples have each label, (examples, columns)."""
-    counts: Ints = np.tile(np.bincount(labels, minlength=columns), (len(labels), 1))
-    counts[np.arange(len(labels)), labels] -= 1
-    return counts
+def _pairwise_sums(table: Floats) -> list[Floats]:
+    """Return a table (columns, rows) and the sums of its columns, two by two, four by four, ..., up to one of all.
+
+    A fixed order of additions: with one column changed a few of them are repeated, and a sum is the same to the last
+    bit whether rows are predicted alone, in batches, or are calibration rows.
+    """
+    levels = [table]
+    while len(levels[-1]) > 1:
+        last = levels[-1]
+        if len(last) % 2:
+            last = levels[-1] = np.concatenate([last, np.zeros((1, last.shape[1]))])
+        levels.append(last[::2] + last[1::2])
+    return levels
 
 
-def _one_hot(column: int, columns: int) -> Ints:
-    return np.asarray(np.arange(columns) == column, dtype=np.int64)
+def _sums_with_one_changed(before: Floats, after: Floats) -> Floats:
+    """Return the sums over the columns of `before` with each column in turn taken from `after`, (columns, rows)."""
+    sums, places = after.copy(), np.arange(len(after))
+    for level in _pairwise_sums(before)[:-1]:
+        sums += level[places ^ 1]
+        places >>= 1
+    return sums
 
 
 def _powers(outputs: Array, setting: Setting) -> Floats:
     temperature = setting[1]
-    return np.asarray(outputs if temperature == 1.0 else outputs ** (1.0 / temperature), dtype=np.float64)
+    if temperature == 1.0:
+        return np.asarray(outputs, dtype=np.float64)
+    # Relative to the largest one, since a small temperature makes all powers 0 otherwise.
+    return np.asarray((outputs / outputs.max(axis=1, keepdims=True)) ** (1.0 / temperature), dtype=np.float64)
 
 
 def _as_scores(q: Floats) -> Floats:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Array, Floats, Ints
 from conformesh.common.notes import emit_note
-from conformesh.scores.adapt.base import Adaptation, Bag, Others, Setting, as_values, round_losses
+from conformesh.scores.adapt.base import Adaptation, Bag, Setting, as_values, round_losses
 from conformesh.scores.base import RegressionScore, Task
 from conformesh.scores.regression import AbsoluteResidual, NormalisedResidual
 
@@ -125,7 +125,12 @@ class Scale(Adaptation):
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def read(self, outputs: ArrayLike, labels: ArrayLike, who: str) -> Bag:
-        """Return outputs beside signed residuals: what is adapted to."""
+        """Return checked outputs, with signed residuals in the place of labels."""
+        if np.ndim(outputs) == 2 and np.shape(outputs)[1] != 2:
+            raise ValueError(
+                f"{who}: adaptation 'scale' is for regression, with predictions or (predictions, scales) as outputs, "
+                f"got shape {np.shape(outputs)}; for classes use 'prior'"
+            )
         table = self.read_new(outputs)
         if self.sequence and len(table):
             emit_note(
@@ -135,13 +140,13 @@ class Scale(Adaptation):
         return Bag(table, score_of(table).sides(table, labels)[:, 1])
 
     def read_new(self, outputs: ArrayLike) -> Array:
-        """Return checked predictions, or predictions beside scales."""
+        """Return checked predictions, or predictions and scales."""
         table = np.asarray(outputs, dtype=np.float64)
-        score_of(table).intervals(table, 0.0)  # says what is wrong with them
+        score_of(table).intervals(table, 0.0)  # raises an error for wrong shapes and values
         return table
 
     def columns(self, outputs: Array) -> int:
-        """Return 1: a candidate is a number. What has columns are the pieces of the real line, see `pieces`."""
+        """Return 1: a candidate is a number, and the pieces of the real line take the place of classes (`pieces`)."""
         return 1
 
     def leave_one_out(self, bag: Bag, setting: Setting) -> Floats:
@@ -165,16 +170,20 @@ class Scale(Adaptation):
             ends += [octaves, -octaves]
         return np.unique(np.concatenate([[-np.inf], *ends, [np.inf]]))
 
-    def others(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array, *, choose: bool) -> Others:
+    def other_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of `rest` with a residual like each of `new` among them, (1, len(new), examples)."""
-        own, candidate = _levels(rest.labels, setting), _levels(new, setting)[:, None]
-        sums, squares = own.sum() + candidate - own, (own**2).sum() + candidate**2 - own**2
-        centre, scale = _centre_and_scale(len(rest), sums, squares, setting)
-        scores = _as_scores(rest.labels - centre, scale)
-        losses = np.zeros(len(new), dtype=np.int64)
-        if choose:
-            losses = _interval_losses(own * _unit(setting), centre, scale, setting, level).sum(axis=1)
-        return Others(scores[None], losses[None])
+        candidates, place = np.unique(_levels(new, setting), return_inverse=True)
+        centre, scale = _centre_and_scale_with(_levels(rest.labels, setting), rest, candidates, setting)
+        return _as_scores(rest.labels - centre, scale)[None, place]
+
+    def other_losses(self, rest: Bag, setting: Setting, columns: int, level: float, new: Array) -> Ints:
+        """Return the sum of the losses of `rest` with a residual like each of `new` among them, (1, len(new))."""
+        # Losses depend on rounded residuals alone, which are few however many examples there are.
+        candidates, place = np.unique(_levels(new, setting), return_inverse=True)
+        own, times = np.unique(_levels(rest.labels, setting), return_counts=True)
+        centre, scale = _centre_and_scale_with(own, rest, candidates, setting)
+        losses = _interval_losses(own * _unit(setting), centre, scale, setting, level) @ times
+        return np.asarray(losses, dtype=np.int64)[None, place]
 
     def candidate_scores(self, rest: Bag, setting: Setting, columns: int, new: Array) -> Floats:
         """Return the scores of residuals, computed from `rest`."""
@@ -205,7 +214,7 @@ class Scale(Adaptation):
 
 
 def score_of(outputs: Array) -> RegressionScore:
-    """Return the score whose residuals are adapted: of predictions, or of predictions beside scales."""
+    """Return the score that computes residuals: of predictions, or of predictions and scales."""
     return NormalisedResidual() if outputs.ndim == 2 else AbsoluteResidual()
 
 
@@ -236,8 +245,9 @@ def _median_bin(counts: Ints) -> int:
 def _neighbouring_medians(counts: Ints) -> list[int]:
     """Return the half octaves to which one replaced example can move the median.
 
-    They are the next ones that hold an example, and those between, where a candidate may be the median itself. Of a
-    wide gap only its end is returned: a candidate in between would select a scale that nobody knows, and is kept.
+    They are the next one on either side that contains an example, and those between, where the candidate itself may be
+    the median. Of a wide gap only the end is returned: a candidate inside the gap selects a scale without a window, and
+    stays in the set.
     """
     sums, median = np.cumsum(counts), _median_bin(counts)
     place, found = (int(sums[-1]) + 1) // 2, []
@@ -272,8 +282,16 @@ def _centre_and_scale(others: int, sums: Any, squares: Any, setting: Setting) ->
     centre = np.zeros(np.shape(sums)) if np.isinf(bias) or others + bias == 0 else sums / (others + bias)
     if np.isinf(added) or others + added == 0:
         return centre * unit, np.full(np.shape(sums), usual)
-    around = np.maximum(squares - 2 * centre * sums + others * centre**2, 0.0) * unit**2
+    # A product, since NumPy squares a single number by another routine than an array, which may differ in the last bit.
+    around = np.maximum(squares - 2 * centre * sums + others * (centre * centre), 0.0) * unit**2
     return centre * unit, np.sqrt((around + added * usual**2) / (others + added) + (_LEAST_SCALE * usual) ** 2)
+
+
+def _centre_and_scale_with(own: Ints, rest: Bag, candidates: Ints, setting: Setting) -> tuple[Any, Any]:
+    """Return bias and scale for examples of `rest` with these levels, (candidates, examples): of all but themselves."""
+    every, candidate = _levels(rest.labels, setting), candidates[:, None]
+    sums, squares = every.sum() + candidate - own, (every**2).sum() + candidate**2 - own**2
+    return _centre_and_scale(len(rest), sums, squares, setting)
 
 
 def _interval_losses(residuals: Any, centre: Any, scale: Any, setting: Setting, level: float) -> Ints:
