@@ -10,6 +10,8 @@ import pytest
 from msgspec import structs
 
 from conformesh import CalibrationNote, Network, Result, TooFewScores, adapt, calibrate, update
+from conformesh.files.memberships import Memberships
+from conformesh.results.adapted_facts import DeviceRows
 from conformesh.scores.adapt import ADAPTATIONS, Adaptation
 
 quiet = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "ignore::conformesh.TooFewScores")
@@ -201,6 +203,12 @@ def test_groups_of_rows_are_in_the_digest(tmp_path):
     for wrong in (None, groups["north"][::-1]):
         with pytest.raises(ValueError, match="the same outputs, labels and groups"):
             loaded.on("north", data["north"], groups=wrong)
+
+
+def test_the_digest_tells_two_groups_from_one_whose_name_has_a_comma():
+    bag = adapt.Bag(np.eye(2), np.arange(2))
+    one, two = (Memberships.of(groups, "groups") for groups in ([["a, b"], ["c"]], [["a", "b"], ["c"]]))
+    assert DeviceRows(bag, one).digest != DeviceRows(bag, two).digest
 
 
 @quiet

@@ -5,6 +5,7 @@ A module of its own, so that results without adapted scores do not import `resul
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from fractions import Fraction
 from hashlib import sha256
@@ -84,8 +85,9 @@ class DeviceRows(NamedTuple):
         kind = "<f8" if self.bag.labels.dtype.kind == "f" else "<i8"
         digest.update(np.ascontiguousarray(self.bag.labels, dtype=kind).tobytes())
         if self.groups is not None:
-            names = [", ".join(self.groups.atoms[code]) for code in self.groups.codes.tolist()]
-            digest.update("\n".join(names).encode())
+            # As JSON: a group may have commas in its name.
+            names = [[*self.groups.atoms[code]] for code in self.groups.codes.tolist()]
+            digest.update(json.dumps(names).encode())
         return digest.hexdigest()
 
 
