@@ -264,3 +264,16 @@ def test_levels_may_be_any_collection(levels):
     assert as_level_list(levels, "alphas") == [0.1]
     with pytest.raises(TypeError, match="alphas must be a list of numbers"):
         as_level_list(np.array(0.1), "alphas")
+
+
+def test_the_binomial_rank_of_a_million_scores_does_not_fail_by_an_error_of_the_library():
+    """SciPy's bdtrc is 1.7e-9 too small here, so that it allows a rank that fails 5e-10 more often than allowed."""
+    n, rank = 10**6, 500_823
+    above = np.arange(1, 8000)  # sixteen standard deviations
+    chances = np.cumprod((n / 2 - above + 1) / (n / 2 + above))  # relative to that of n / 2
+    tail = chances[rank - n // 2 - 1 :].sum() / (1 + 2 * chances.sum())
+    half = Fraction(1, 2)
+    for failure, expected in ((tail * (1 - 5e-10), rank + 1), (tail * (1 + 5e-9), rank)):
+        requirement = make_requirement(pac_confidence=1 - Fraction(failure))
+        found = requirement.demand(np.array([n]), (half,)).required(requirement, half, 0, 0, n, 0)
+        assert found == expected

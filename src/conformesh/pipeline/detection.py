@@ -281,7 +281,7 @@ def no_redraw_chance(sizes: Ints, shares: Sequence[Fraction], draws: int, exact:
     with mean n'. All terms are positive, so that arithmetic errs by less than `_CHANCE_FACTOR` allows. Where that
     product is too long, one minus the sum of the devices' chances to be asked for too much.
     """
-    from scipy.special import bdtrc, gammaln
+    from scipy.special import betainc, gammaln
 
     kinds: dict[tuple[int, Fraction], int] = {}
     for n, share in zip(sizes.tolist(), shares, strict=True):
@@ -291,7 +291,10 @@ def no_redraw_chance(sizes: Ints, shares: Sequence[Fraction], draws: int, exact:
     if held < draws:
         return 0.0
     if not exact or held * draws > _EXACT:
-        tails = sum(count * float(bdtrc(n, draws, float(share))) for (n, share), count in kinds.items() if n < draws)
+        # The incomplete beta function is the chance of more than n; SciPy's bdtrc is less exact for millions of scores.
+        tails = sum(
+            count * float(betainc(n + 1, draws - n, float(share))) for (n, share), count in kinds.items() if n < draws
+        )
         return max(0.0, (1.0 - tails * (1 + 1e-6)) * _CHANCE_FACTOR)
     series = np.ones(1)
     for (n, share), count in kinds.items():
