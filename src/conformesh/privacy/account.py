@@ -309,7 +309,10 @@ class Account:
 
     def _refuse_differences(self, run: _ExactRun, hidden: int) -> None:
         before = self._fields.exact_runs
-        instead = f"use epsilon or, if what was told before was not about these scores, remove {self.path.name}"
+        instead = (
+            "use epsilon (not possible with adapted scores) or, if earlier runs were not about these scores, remove "
+            f"{self.path.name}"
+        )
         if any(one.scores != run.scores for one in before):
             raise PrivacyRefused(
                 "the scores of this device have changed since an exact private run, and the difference of two sums "
