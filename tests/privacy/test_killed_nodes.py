@@ -92,8 +92,9 @@ class Fleet:
         """Return threshold and roster of what a node has certified about an epoch; None if it has not."""
         with suppress(FileNotFoundError):
             file = json.loads((self.folders[k] / RESULT).read_bytes())
-            if epoch in file["calibration"]["answers"][0]["certificate"]["noise"]["epochs"]:
-                return str(file["calibration"]["thresholds"][0]), tuple(file["roster"])
+            answer = file["calibration"]["answers"][0]
+            if epoch in answer["certificate"]["noise"]["epochs"]:
+                return str(answer["thresholds"][0]), tuple(file["roster"])
         return None
 
     def attempt(self, k):
