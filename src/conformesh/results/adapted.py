@@ -286,7 +286,7 @@ class DevicePredictor:
         base = np.array(facts.counts) - adapt.summary_counts(self.rows.bag) + adapt.summary_counts(self._rest)
         known: dict[bytes, Bools] = {}
 
-        def allowed(candidate: Bag) -> Bools:
+        def allowed_settings(candidate: Bag) -> Bools:
             counted = adapt.summary_counts(candidate)
             if (key := counted.tobytes()) not in known:
                 there = {*adapt.settings(base + counted, facts.columns)}
@@ -298,9 +298,9 @@ class DevicePredictor:
         if self._is_classifier:
             rows = new if adapt.needs_new_rows else new[:1]
             labels = [np.array([column]) for column in range(facts.columns)]
-            found = [[allowed(Bag(row[None], label)) for label in labels] for row in rows]
+            found = [[allowed_settings(Bag(row[None], label)) for label in labels] for row in rows]
         else:
-            found = [[allowed(Bag(np.zeros(1), residual[None])) for residual in new]]
+            found = [[allowed_settings(Bag(np.zeros(1), residual[None])) for residual in new]]
         return np.moveaxis(np.array(found), -1, 0)
 
     # --- limits -------------------------------------------------------------------------------------------------------
